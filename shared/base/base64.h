@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Characters of the text of so many bytes, without the NUL. */
+/* Length of the text for this many bytes, without the NUL. */
 #define EVQ_BASE64_CHARS(bytes) (((bytes) + 2) / 3 * 4)
 
 /* out holds EVQ_BASE64_CHARS(bytes) + 1. */

@@ -31,7 +31,7 @@ void evq_buffer_clear(struct evq_buffer *buffer)
     }
 }
 
-/* Room for more bytes and the NUL behind them. */
+/* Makes room for `more` bytes and the NUL after them. */
 static bool buffer_reserve(struct evq_buffer *buffer, size_t more)
 {
     size_t bytes_max = buffer->bytes_max != 0 ? buffer->bytes_max : BUFFER_BYTES_MAX;
@@ -66,10 +66,10 @@ static bool buffer_reserve(struct evq_buffer *buffer, size_t more)
     return true;
 }
 
-/* Whether so many more fit. */
+/* Returns whether `more` bytes fit, and grows the buffer if needed. */
 static bool buffer_room(struct evq_buffer *buffer, size_t more)
 {
-    // The common case, which texts of JSON go through dozens of times a line.
+    // The common case. Writing one line of JSON calls this dozens of times.
     const bool fits = more < buffer->capacity - buffer->bytes && !buffer->failed &&
                       buffer->bytes + more <= buffer->bytes_max;
     return fits || buffer_reserve(buffer, more);
@@ -108,7 +108,7 @@ void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...)
         buffer->data[buffer->bytes] = '\0';
         return;
     }
-    if ((size_t)length >= room) { // It was cut.
+    if ((size_t)length >= room) { // The first try was cut short.
         va_start(args, format);
         (void)vsnprintf((char *)buffer->data + buffer->bytes, (size_t)length + 1, format, args);
         va_end(args);
@@ -199,16 +199,16 @@ static void json_escape_byte(struct evq_buffer *buffer, uint8_t byte)
     }
 }
 
-/* Copied as it is. */
+/* Whether a byte of a JSON string needs no escape. */
 static bool json_plain(uint8_t byte)
 {
     return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
 }
 
-/* What has to be looked at byte by byte, from the first that is not copied as it is, at `at`. */
+/* Appends a string whose byte `at` is the first that needs an escape. */
 static void json_escaped(struct evq_buffer *buffer, const uint8_t *from, size_t bytes, size_t at)
 {
-    size_t start = 0; // Of the run of bytes that can be copied as they are.
+    size_t start = 0; // Where the current run of unescaped bytes begins.
 
     evq_buffer_append(buffer, "\"", 1);
     while (at < bytes) {
@@ -278,8 +278,7 @@ void evq_buffer_json_double(struct evq_buffer *buffer, double value)
         if ((*c >= '0' && *c <= '9') || *c == '-' || *c == '+' || *c == 'e') {
             out[used++] = *c;
         } else if (used > 0 && out[used - 1] != '.') {
-            out[used++] =
-                '.'; // The process that we are a guest in may have set a locale with a comma.
+            out[used++] = '.'; // A host process may use a locale with a decimal comma.
         }
     }
     evq_buffer_append(buffer, out, used);

@@ -17,7 +17,7 @@ struct evq_buffer {
     size_t capacity;
     size_t bytes_max; // 0: 64 MiB.
     bool failed;
-    bool full; // It failed of the limit, not for want of memory.
+    bool full; // It failed because of the limit, not because memory ran out.
 };
 
 void evq_buffer_init(struct evq_buffer *buffer, size_t bytes_max);
@@ -26,16 +26,15 @@ void evq_buffer_clear(struct evq_buffer *buffer); // Keeps the memory; nothing h
 void evq_buffer_append(struct evq_buffer *buffer, const void *data, size_t bytes);
 void evq_buffer_text(struct evq_buffer *buffer, const char *text);
 void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...) EVQ_PRINTF(2, 3);
-void evq_buffer_integer(struct evq_buffer *buffer, int64_t value); // Its digits.
+void evq_buffer_integer(struct evq_buffer *buffer, int64_t value); // Appends the decimal digits.
 void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes);  // Drops bytes from the front.
 /* Appends text as a JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. */
 void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes);
-void evq_buffer_json_text(struct evq_buffer *buffer, const char *text); // Of a C string.
+void evq_buffer_json_text(struct evq_buffer *buffer, const char *text); // The same for a C string.
 /* Appends a double so that it reads back exactly (17 digits); NaN, Infinity, -Infinity as JSON
  * strings. */
 void evq_buffer_json_double(struct evq_buffer *buffer, double value);
-/* Bytes of the UTF-8 sequence that data begins with, 1 to 4; 0: none (bytes is 0, or they are not
- * UTF-8). */
+/* Length of the UTF-8 sequence at the start of data, 1 to 4. 0: bytes is 0, or it is not UTF-8. */
 size_t evq_buffer_utf8(const void *data, size_t bytes);
 /* The content as a C string ("" when empty, NULL when `failed`); valid until the next change. */
 const char *evq_buffer_string(struct evq_buffer *buffer);

@@ -58,7 +58,7 @@ int64_t evq_clock_jitter_ms(uint64_t *state, int64_t base_ms, uint32_t percent)
     if (percent > 100) {
         percent = 100;
     }
-    // Divided first where the product would not fit.
+    // Divides first if the product would overflow.
     int64_t reach = base_ms > INT64_MAX / 256 ? base_ms / 100 * percent : base_ms * percent / 100;
     uint64_t random = random_next(state);
     if (reach <= 0) {
@@ -88,8 +88,7 @@ uint64_t evq_clock_random(void)
         got = getrandom(&value, sizeof value, 0);
     } while (got < 0 && errno == EINTR);
     if (got != (ssize_t)sizeof value) {
-        // A kernel without getrandom(2), or a sandbox that forbids it: unique enough, if not
-        // secret.
+        // If getrandom(2) is missing or forbidden, the value is unique enough, though not secret.
         uint64_t mix = (uint64_t)clock_us(CLOCK_REALTIME) ^ ((uint64_t)getpid() << 32) ^
                        (uint64_t)(uintptr_t)&value;
         value = random_next(&mix);
@@ -97,8 +96,8 @@ uint64_t evq_clock_random(void)
     return value != 0 ? value : 1;
 }
 
-/* So many digits of value, and what stands behind them: every result has a time, and strftime()
- * costs more than all the rest of it. */
+/* Writes count digits of value and the character `behind`. Every result has a time, and strftime()
+ * would cost more than the rest of the record. */
 static char *digits_put(char *out, size_t count, unsigned value, char behind)
 {
     for (size_t at = count; at > 0; at--) {

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-struct program { // As evq_completion_write() was given it.
+struct program { // The arguments of evq_completion_write().
     const char *name;
     const struct evq_man *const *mans;
     size_t count;
@@ -25,13 +25,13 @@ static enum value value_of(const struct evq_option *option)
     return strcmp(option->value, "DIR") == 0 ? VALUE_DIRECTORY : VALUE_OTHER;
 }
 
-/* What a page is about: "submit" of "evalq-submit", "" of the program's own. */
+/* The verb of a page: "submit" for "evalq-submit", "" for the program's own page. */
 static const char *word_of(const struct program *program, size_t index)
 {
     return index == 0 ? "" : program->mans[index]->name + strlen(program->name) + 1;
 }
 
-/* Inside single quotes, with each character of `special` behind a backslash. */
+/* Prints text for single quotes, with a backslash before each character of `special`. */
 static void print_quoted(const char *text, const char *special, FILE *out)
 {
     for (; *text != '\0'; text++) {
@@ -46,7 +46,7 @@ static void print_quoted(const char *text, const char *special, FILE *out)
     }
 }
 
-/* "a|b" as "a b". */
+/* Prints "a|b" as "a b". */
 static void print_choices(const char *choices, FILE *out)
 {
     for (; *choices != '\0'; choices++) {
@@ -80,7 +80,7 @@ static void print_words(const struct program *program, FILE *out)
     }
 }
 
-/* A pattern of the shell for an option before which `before` stands: "submit:--suite|submit:-s". */
+/* Prints a shell pattern for an option after a verb: "submit:--suite | submit:-s". */
 static void print_pattern(const struct evq_option *option, const char *before, FILE *out)
 {
     (void)fprintf(out, "%s--%s", before, option->name);
@@ -89,7 +89,7 @@ static void print_pattern(const struct evq_option *option, const char *before, F
     }
 }
 
-/* What the value of each option of a page may be; files are what bash looks for by itself. */
+/* Prints the possible values of each option of a page. bash itself completes file names. */
 static void bash_values(const struct program *program, size_t index, FILE *out)
 {
     const struct evq_option *o = NULL;
@@ -109,8 +109,7 @@ static void bash_values(const struct program *program, size_t index, FILE *out)
             print_choices(o->value, out);
             (void)fputs("' -- \"$cur\"); ", out);
         } else if (value == VALUE_DIRECTORY) {
-            // Bash itself then quotes what it puts in the line; called by hand, there is no such
-            // option.
+            // With this option bash quotes the names. It fails if the function is called by hand.
             (void)fputs("compopt -o filenames 2>/dev/null; "
                         "mapfile -t COMPREPLY < <(compgen -d -- \"$cur\"); ",
                         out);
@@ -119,7 +118,7 @@ static void bash_values(const struct program *program, size_t index, FILE *out)
     }
 }
 
-/* The word behind the first one, where it is known which there are. */
+/* Completes the word after the verb, if its values are known. */
 static void bash_second(const struct program *program, FILE *out)
 {
     (void)fputs("    elif [[ $at -eq $((COMP_CWORD - 1)) ]]; then\n        case $word in\n", out);
@@ -152,7 +151,7 @@ static void bash_print(const struct program *program, FILE *out)
                 "    for ((at = 1; at < COMP_CWORD; at++)); do\n"
                 "        case ${COMP_WORDS[at]} in\n        ",
                 out);
-    // Values of the program's own options are stepped over: none of them is the word.
+    // Skips the values of the program's own options, because none of them is the verb.
     for (size_t i = 0; (o = option_at(program->mans[0], i)) != NULL; i++) {
         if (value_of(o) != VALUE_NONE) {
             print_pattern(o, "", out);
@@ -265,7 +264,8 @@ static void fish_options(const struct program *program, size_t index, FILE *out)
 {
     const struct evq_option *o = NULL;
     const char *word = word_of(program, index);
-    const bool own = index > 0; // A word's own options; those that it shares are the program's.
+    // Options that all verbs share belong to the program, not to a verb.
+    const bool own = index > 0;
 
     for (size_t i = 0; (o = option_at(program->mans[index], i)) != NULL; i++) {
         const enum value value = value_of(o);

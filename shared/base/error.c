@@ -40,7 +40,7 @@ enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, con
     if (err == NULL) {
         return status;
     }
-    // Built aside: an argument may be the message that is being replaced.
+    // Formats into a copy, because an argument may be the old message.
     char message[sizeof err->message];
     va_list args;
     va_start(args, format);
@@ -94,8 +94,8 @@ enum evq_exit evq_status_exit(enum evq_status status)
     return (unsigned)status < EVQ_STATUS_COUNT ? statuses[status].code : EVQ_EXIT_ERROR;
 }
 
-/* U+061C, U+200E, U+200F, U+202A to U+202E and U+2066 to U+2069: the text after them runs in
- * another direction, so that a reader sees a message in another order than it was written. */
+/* U+061C, U+200E, U+200F, U+202A to U+202E and U+2066 to U+2069 change the direction of the text
+ * after them, so that a reader would see a message in another order than it was written. */
 static bool turns_direction(const unsigned char *from, size_t length)
 {
     if (length == 2) {
@@ -145,7 +145,7 @@ char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t ou
     return out;
 }
 
-/* Bytes of the path that begins here, with its quotes; 0: none does. */
+/* Length of the path at `at` with its quotes, or 0 if there is no path. */
 static size_t path_bytes(const char *at)
 {
     if (*at == '/') {

@@ -1,6 +1,5 @@
-/*
- * What can go wrong, and one sentence that says it. Any thread; an evq_error belongs to its caller.
- */
+/* Status codes and error messages of the whole project. Any thread; an evq_error belongs to its
+ * caller. */
 #ifndef EVQ_SHARED_ERROR_H
 #define EVQ_SHARED_ERROR_H
 
@@ -73,11 +72,14 @@ enum evq_exit evq_status_exit(enum evq_status status);
  * that change the direction of text (U+202E and its like) as \xNN. Returns out. */
 char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 
-/* Writes a sentence into out (cut to fit, always terminated) so that a later cut takes a path
- * first: "open '/a/b': no such file" becomes "open: no such file ('/a/b')". Returns out. */
+/*
+ * Writes a message into out (cut to fit, always terminated) with its paths at the end, so that a
+ * later cut removes a path first: "open '/a/b': no such file" becomes "open: no such file
+ * ('/a/b')". Returns out.
+ */
 char *evq_error_cause_first(const char *text, char *out, size_t out_bytes);
 
-/* Which byte of text, counted from 1, is the first control byte or DEL; 0: none is. */
+/* Position of the first control byte or DEL in text, counted from 1; 0: there is none. */
 size_t evq_error_control(const char *text);
 
 #endif

@@ -108,7 +108,7 @@ enum evq_status evq_file_read(int dir_fd, const char *path, int flags, size_t by
         status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", path);
         goto out;
     }
-    // By what comes, not by st_size alone: the file may grow meanwhile.
+    // Counts what is read, because the file may grow after fstat().
     bool fits = (uintmax_t)info.st_size <= bytes_max;
     while (fits && ((got = read(fd, chunk, sizeof chunk)) > 0 || (got < 0 && errno == EINTR))) {
         if (got > 0) {
@@ -137,7 +137,7 @@ enum evq_status evq_file_replace(const char *path, const void *data, size_t byte
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", path) >= sizeof temporary) {
         return evq_error_set(err, EVQ_E_LIMIT, "the path '%.100s...' is too long", path);
     }
-    (void)unlink(temporary); // Left by a crash; its mode may be another.
+    (void)unlink(temporary); // A crash may have left one with another mode.
     const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "create '%s': %s", temporary, strerror(errno));
@@ -156,7 +156,7 @@ enum evq_status evq_file_replace(const char *path, const void *data, size_t byte
     return status;
 }
 
-/* Sets errno where it is none. */
+/* Sets errno if path is not a directory. */
 static bool is_directory(const char *path)
 {
     struct stat info;
@@ -201,7 +201,7 @@ bool evq_file_unchanged(const struct stat *before, const struct stat *now)
 void evq_file_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); // Nothing is lost where it fails.
+        (void)close(*fd); // Callers use this only where a failed close loses nothing.
         *fd = -1;
     }
 }
@@ -243,7 +243,7 @@ enum evq_status evq_file_unnamed(const char *directory, int *ret_fd, struct evq_
     if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) { // NFS, older kernels.
         fd = mkostemp(path, O_CLOEXEC);
         if (fd >= 0) {
-            (void)unlink(path); // If it fails, an empty name stays behind, no more.
+            (void)unlink(path); // If this fails, only an empty file stays behind.
         }
     }
     if (fd < 0) {

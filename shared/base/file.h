@@ -1,7 +1,5 @@
-/*
- * Files as wholes: all of the bytes or an error, whatever signals come between. Any thread. name is
- * what messages call the file. Errors unless said otherwise: EVQ_E_IO.
- */
+/* Reads and writes whole files: all bytes or an error, also when signals arrive. Any thread.
+ * Messages call the file by `name`. All functions can return EVQ_E_IO. */
 #ifndef EVQ_SHARED_FILE_H
 #define EVQ_SHARED_FILE_H
 
@@ -18,8 +16,7 @@ enum evq_status evq_file_write(int fd, const void *data, size_t bytes, const cha
 enum evq_status evq_file_write_at(int fd, const void *data, size_t bytes, uint64_t offset,
                                   const char *name, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* What was written is on the disk, in a file that still has a name: EVQ_E_GONE where it was
- * removed, so that nobody will ever find it. */
+/* Syncs the file to disk. EVQ_E_GONE: it was removed, so nobody will find the data. */
 enum evq_status evq_file_sync(int fd, const char *name, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* EVQ_E_CORRUPT: the file ends before offset + bytes. */
@@ -27,38 +24,38 @@ enum evq_status evq_file_read_at(int fd, void *out, size_t bytes, uint64_t offse
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Appends the whole of a regular file, opened below dir_fd (AT_FDCWD: the working directory) with
- * further flags such as O_NOFOLLOW; never waits for a pipe. EVQ_E_NOT_FOUND, EVQ_E_INVALID (no
- * regular file), EVQ_E_LIMIT (more than bytes_max: nothing was read unless it grew meanwhile),
+ * Appends the content of a regular file. The path is relative to dir_fd (AT_FDCWD: the working
+ * directory); flags are further flags of open(), such as O_NOFOLLOW. Never waits for a pipe.
+ * EVQ_E_NOT_FOUND, EVQ_E_INVALID (not a regular file), EVQ_E_LIMIT (more than bytes_max),
  * EVQ_E_NOMEM.
  */
 enum evq_status evq_file_read(int dir_fd, const char *path, int flags, size_t bytes_max,
                               struct evq_buffer *out, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The file has the old content or the new, never a part. One writer at a time for one path; not
- * synced to disk. */
+/* Replaces the content in one step: readers see the old content or the new. One writer at a time
+ * for one path. Not synced to disk. */
 enum evq_status evq_file_replace(const char *path, const void *data, size_t bytes, mode_t mode,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* As mkdir -p does; mode is of those that are new. EVQ_E_LIMIT. */
+/* Makes a directory and its parents, as mkdir -p does. New ones get mode. EVQ_E_LIMIT. */
 enum evq_status evq_file_make_directories(const char *path, mode_t mode,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* One file, and its content the same, as far as that can be told without reading it. */
+/* Whether both describe one file with unchanged content, as far as stat() can tell. */
 bool evq_file_unchanged(const struct stat *before, const struct stat *now);
 
-/* Closes *fd unless it is -1, and makes it -1. Where a failed close loses nothing: after reading,
- * or a sync, or a failure that is reported already. */
+/* Closes *fd unless it is -1, and sets it to -1. For files where a failed close loses nothing: they
+ * were only read, or are synced, or their error is already reported. */
 void evq_file_close(int *fd);
 
-/* Where execvp() would find a program: a name with a slash as it stands, any other in $PATH. False:
- * it is not there, or must not be executed. */
+/* Finds a program as execvp() does: a name with a slash as it stands, any other in $PATH. False: it
+ * is not there, or must not be executed. */
 bool evq_file_program_find(const char *name, char *out, size_t out_bytes);
 
 bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
-/* An empty file without a name, on the file system of directory: it goes with its descriptor, also
- * when the process is killed. The caller closes it. EVQ_E_LIMIT. */
+/* Opens an unnamed temporary file on the file system of directory. It disappears when its
+ * descriptor is closed, also when the process is killed. The caller closes it. EVQ_E_LIMIT. */
 enum evq_status evq_file_unnamed(const char *directory, int *ret_fd,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 

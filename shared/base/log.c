@@ -33,14 +33,14 @@ static const struct {
     [EVQ_LOG_DEBUG] = {"debug", '7'},
 };
 
-/* One value as it will be shown: its text, and whether it was a single number. */
+/* One value of a log line: its text, and whether it is a single number. */
 struct value {
     char text[LOG_VALUE_BYTES_MAX];
     size_t bytes;
     bool number;
 };
 
-/* JOURNAL_STREAM names the journal's socket; standard error may have been sent elsewhere since. */
+/* JOURNAL_STREAM names the journal's socket, but standard error may have been redirected since. */
 static bool stderr_is_journal(void)
 {
     const char *stream = getenv("JOURNAL_STREAM");

@@ -55,7 +55,7 @@ static void help_character(char character, FILE *out)
     (void)fputc(character, out);
 }
 
-/* Every use of the command, one a line: "Usage: evalq-worker eval PATH". */
+/* Prints every use of the command, one per line: "Usage: evalq-worker eval PATH". */
 static void print_uses(const struct evq_man *man, const char *first, const char *next,
                        const char *after, void (*character)(char, FILE *), FILE *out)
 {
@@ -105,7 +105,7 @@ void evq_man_help(const struct evq_man *man, FILE *out)
     help_text(exit_codes, 2, 2, out);
 }
 
-/* Escaped where roff would print something else, which could not be typed back. */
+/* Escapes a character that roff would print differently, so that it can be copied and typed. */
 static void page_character(char character, FILE *out)
 {
     static const char special[] = "\\-'`~^";
@@ -119,7 +119,9 @@ static void page_character(char character, FILE *out)
     }
 }
 
-/* Text for roff: an empty line begins a paragraph, no line begins with a request. */
+/*
+ * Prints text for roff: an empty line begins a paragraph, and no line begins with a roff request.
+ */
 static void page_text(const char *text, FILE *out)
 {
     bool line_start = true;
@@ -165,7 +167,7 @@ static void page_print(const struct evq_man *man, FILE *out)
     for (const char *at = man->name; *at != '\0'; at++) {
         (void)fputc(toupper((unsigned char)*at), out);
     }
-    // No name of an option or a variable is cut at the end of a line.
+    // Names of options and variables are not hyphenated.
     (void)fputs(" 1 \"\" \"evalq " EVQ_VERSION "\" \"evalq\"\n.nh\n.ad l\n.SH NAME\n", out);
     (void)fprintf(out, "%s \\- ", man->name);
     page_text(man->summary, out);

@@ -1,7 +1,5 @@
-/*
- * What a program or verb says about itself, once: printed by --help, and written as its manual page
- * at build time.
- */
+/* The help text of a program or verb. --help prints it, and the build writes it as a manual page.
+ * One thread. */
 #ifndef EVQ_MAN_H
 #define EVQ_MAN_H
 
@@ -15,17 +13,17 @@ struct evq_man_item { // A list ends with name NULL.
 };
 
 struct evq_man {
-    const char *name;        // "evalq-submit": of the page, less ".1".
+    const char *name;        // "evalq-submit": the page's name without ".1".
     const char *command;     // "evalq submit", as it is typed.
-    const char *usage;       // What follows the command; each further line is another use.
+    const char *usage;       // What follows the command; each further line is another form.
     const char *summary;     // One line, no full stop.
     const char *description; // Paragraphs separated by an empty line.
-    const char *list_title;  // Of list, such as "Verbs".
+    const char *list_title;  // Heading of list, such as "Verbs".
     const struct evq_man_item *list;
-    const char *words; // Those that may follow the command, "a|b"; NULL: none is known.
-    const struct evq_option *const *options; // Its own; both lists of tables end with NULL.
-    const struct evq_option *const *common;  // Those it shares with others.
-    const char *environment;                 // Variables that it reads.
+    const char *words; // Words that may follow the command, "a|b"; NULL: not known.
+    const struct evq_option *const *options; // The command's own tables; both arrays end with NULL.
+    const struct evq_option *const *common;  // Tables that it shares with other commands.
+    const char *environment;                 // Environment variables that it reads.
 };
 
 void evq_man_help(const struct evq_man *man, FILE *out);

@@ -134,7 +134,7 @@ static enum evq_status add(struct evq_option_set *set, const struct evq_option *
     return status;
 }
 
-/* getopt's own tables for ours. letters holds 2 * OPTIONS_MAX + 3 bytes. */
+/* Fills getopt's tables from ours. letters holds 2 * OPTIONS_MAX + 3 bytes. */
 static void getopt_tables(const struct evq_option *const *tables, bool stop_at_word,
                           struct option *longs, char *letters)
 {

@@ -1,7 +1,5 @@
-/*
- * Command-line options of every program: tables, from which parsing, --help and the manual pages
- * (shared/base/man.h) come. One thread.
- */
+/* Command-line options of every program. Parsing, --help and the manual pages (shared/base/man.h)
+ * use the same tables. One thread. */
 #ifndef EVQ_OPTION_H
 #define EVQ_OPTION_H
 
@@ -37,29 +35,30 @@ struct evq_option_value {
     int64_t integer;
 };
 
-struct evq_option_set { // What was given, in order.
+struct evq_option_set { // The options that were given, in order.
     struct evq_option_value values[EVQ_OPTION_VALUES_MAX];
     size_t count;
     char **args;
     int arg_count;
 };
 
-/* Spelled alike in every program: --config, --url, --queue, --quiet, --help, --version. */
+/* Common options, spelled alike in every program: --config, --url, --queue, --quiet, --help,
+ * --version. */
 extern const struct evq_option evq_option_common[];
-/* What services add: --log-level, --log-format. */
+/* Options that services add: --log-level, --log-format. */
 extern const struct evq_option evq_option_log[];
 
 /*
- * Reads the options of argv[1...], known from tables (ended by NULL; 64 options at most), into set,
- * which adds to what it holds. stop_at_word: ends at the first word that is no option (the verb);
- * else options may stand anywhere, "--" ends them. Reorders argv. EVQ_E_INVALID names the option
- * and the nearest known one.
+ * Reads the options of argv[1...] into set, which keeps what it already holds. tables ends with
+ * NULL and has at most 64 options. stop_at_word: stops at the first word that is not an option (the
+ * verb); otherwise options may stand anywhere and "--" ends them. Reorders argv. EVQ_E_INVALID
+ * names the option and the nearest known one.
  */
 enum evq_status evq_option_parse(struct evq_option_set *set, const struct evq_option *const *tables,
                                  int argc, char **argv, bool stop_at_word,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* What was given last. */
+/* The value that was given last, or fallback. */
 const char *evq_option_text(const struct evq_option_set *set, const char *name,
                             const char *fallback);
 int64_t evq_option_integer(const struct evq_option_set *set, const char *name, int64_t fallback);
@@ -67,9 +66,10 @@ bool evq_option_flag(const struct evq_option_set *set, const char *name);
 /* The index-th value of a list, NULL past the last. */
 const char *evq_option_item(const struct evq_option_set *set, const char *name, size_t index);
 
-/* What the common options say about where configuration, Redis and queue are. */
+/* Where the common options say that configuration, Redis and queue are. */
 struct evq_config_source evq_option_source(const struct evq_option_set *set);
-/* Opens the log as --log-level, else --quiet (errors only), else info, and --log-format say. */
+/* Opens the log. Level: --log-level, else errors only with --quiet, else info. Format:
+ * --log-format. */
 void evq_option_log_open(const struct evq_option_set *set, const char *program);
 
 #endif

@@ -18,7 +18,8 @@ bool evq_program_begin(const struct evq_man *man, int argc, char **argv, int *re
     evq_json_memory_watch();
     (void)setrlimit(RLIMIT_CORE, &none); // Lowering it is always allowed.
     (void)signal(SIGPIPE, SIG_IGN);      // Cannot fail for this signal, nor for the next.
-    (void)signal(SIGCHLD, SIG_DFL);      // Ignored by who started us, no death would be told.
+    // If our parent ignored it, we would not learn when a child ends.
+    (void)signal(SIGCHLD, SIG_DFL);
     if (argc != 3 || strcmp(argv[1], "--write-man") != 0) {
         return false;
     }

@@ -49,7 +49,7 @@ static void block(uint32_t state[8], const uint8_t data[64])
 
 struct hash {
     uint32_t state[8];
-    uint64_t bytes; // Taken so far, of them those past the last whole block in rest.
+    uint64_t bytes; // Number of bytes so far. Those after the last whole block are in rest.
     uint8_t rest[64];
 };
 

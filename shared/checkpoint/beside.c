@@ -12,7 +12,7 @@ static enum evq_status open_in(const struct evq_folder *folder, const char *name
     if (folder_bytes + name_bytes + 2 > sizeof(path)) {
         return evq_error_set(err, EVQ_E_INVALID, "its path is too long");
     }
-    // From the root: a link may lead out of the checkpoint, though not out of the root.
+    // Opened from the root, because a link may leave the checkpoint, but not the root.
     memcpy(path, folder->path, folder_bytes);
     path[folder_bytes] = '/';
     memcpy(path + folder_bytes + 1, name, name_bytes + 1);

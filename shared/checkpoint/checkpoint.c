@@ -15,7 +15,9 @@ static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err);
 
-/* fd (taken over) is a file; folder is where its shards would lie, name what messages call it. */
+/*
+ * Reads one file. fd is taken over. folder is where its shards are; messages call the file `name`.
+ */
 static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                                  const char *name, int fd, const struct stat *info,
                                  const struct evq_checkpoint_options *options,
@@ -32,8 +34,8 @@ static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd,
                : evq_format_read(checkpoint, name, fd, info, options, err);
 }
 
-/* A directory that was replaced while its files were opened would give shards of two checkpoints.
- */
+/* If the directory was replaced while its files were opened, the shards could belong to two
+ * checkpoints. */
 static enum evq_status check_same_directory(int root_fd, const char *path,
                                             const struct stat *before, struct evq_error *err)
 {
@@ -51,13 +53,14 @@ static enum evq_status check_same_directory(int root_fd, const char *path,
     return EVQ_OK;
 }
 
-/* Opens and reads path, a file beneath the root. */
+/* Opens and reads the regular file path below the root. */
 static enum evq_status read_regular_file(struct evq_checkpoint *checkpoint, int root_fd,
                                          const char *path,
                                          const struct evq_checkpoint_options *options,
                                          struct evq_error *err)
 {
-    const char *slash = strrchr(path, '/'); // There is one: a directory stands before it.
+    // There is always a slash, because path begins with a directory.
+    const char *slash = strrchr(path, '/');
     const char *folder = evq_arena_strndup(checkpoint->arena, path, (size_t)(slash - path));
     struct stat info;
     int fd = -1;
@@ -81,7 +84,8 @@ static enum evq_status read_inside(struct evq_checkpoint *checkpoint, int root_f
                                    const char *name, const struct evq_checkpoint_options *options,
                                    struct evq_error *err)
 {
-    // From the root again: a link inside the checkpoint may lead elsewhere beneath the root.
+    // Opened from the root again, because a link inside the checkpoint may lead elsewhere below the
+    // root.
     const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
     char shown[EVQ_SHOWN_BYTES];
 
@@ -99,8 +103,11 @@ static enum evq_status read_inside(struct evq_checkpoint *checkpoint, int root_f
     return status;
 }
 
-/* A whole model and an adapter in one directory. Transformers applies the adapter, others do not:
- * the user decides. The files of both count for completeness and fingerprint. */
+/*
+ * Handles a directory with both a whole model and an adapter. Transformers applies the adapter,
+ * other programs do not, so the user decides. The files of both count for completeness and
+ * fingerprint.
+ */
 static enum evq_status read_both(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
                                  const struct evq_layout *layout,
                                  const struct evq_checkpoint_options *options,
@@ -128,7 +135,7 @@ static enum evq_status read_both(struct evq_checkpoint *checkpoint, int root_fd,
     }
     if (options->base == NULL || options->base[0] == '\0') {
         onto.base = path;
-        onto.adapter = "ignore"; // Of the base, which is this directory again.
+        onto.adapter = "ignore"; // For the base, which is this directory again.
     }
     return read_inside(checkpoint, root_fd, path, config, &onto, err);
 }
@@ -211,7 +218,7 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     if (status == EVQ_OK) {
         status = read_path(checkpoint, root_fd, checkpoint->path, fd, &info,
                            options == NULL ? &defaults : options, err);
-        fd = -1; // The checkpoint's, or closed.
+        fd = -1; // It belongs to the checkpoint now, or is closed.
     }
     if (status == EVQ_OK) {
         status = evq_builder_finish(checkpoint, err);

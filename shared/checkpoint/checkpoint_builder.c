@@ -10,7 +10,7 @@
 #include "shared/checkpoint/order.h"
 #include "shared/checkpoint/tensor_pieces.h"
 
-// File names and tensor names that readers had to build.
+// Bounds the memory for file names and for tensor names that readers build.
 #define ARENA_BYTES_MAX ((size_t)256 << 20)
 
 enum evq_status evq_builder_new(const char *path, struct evq_checkpoint **ret_checkpoint,

@@ -1,7 +1,5 @@
-/*
- * A checkpoint while its reader fills it: files, tensors, and the memory they stand on. For the
- * readers in this folder.
- */
+/* A checkpoint while a reader fills it: files, tensors, and the memory that names point into. For
+ * the readers in this folder; one thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_BUILDER_H
 #define EVQ_SHARED_CHECKPOINT_BUILDER_H
 
@@ -20,51 +18,54 @@ struct evq_file_identity {
 };
 
 struct evq_folder {
-    int root_fd;      // Its own descriptor.
-    const char *path; // Beneath the root.
+    int root_fd;      // A duplicate, closed with the checkpoint.
+    const char *path; // Relative to the root.
 };
 
 struct evq_checkpoint_builder {
     struct evq_checkpoint checkpoint;
-    struct evq_file_identity *identities; // One a file.
+    struct evq_file_identity *identities; // One per file.
     size_t file_capacity;
     size_t tensor_capacity;
     void **kept; // Memory that names point into.
     size_t kept_count;
     size_t kept_capacity;
-    struct evq_pickle *pickle;    // Of the torch file that holds the weights; NULL: none.
-    struct evq_folder folders[2]; // Where what belongs to the weights lies: its own, its base's.
+    struct evq_pickle *pickle;    // The torch file that holds the weights; NULL: none.
+    struct evq_folder folders[2]; // Folders of the weights and, for an adapter, of its base.
     size_t folder_count;
 };
 
-/* Empty, with a copy of path for messages. */
+/* Makes an empty checkpoint with a copy of path for messages. */
 enum evq_status evq_builder_new(const char *path, struct evq_checkpoint **ret_checkpoint,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Takes over fd, also on failure. name is copied. */
+/* Adds an open file. Takes over fd, also on failure; name is copied. */
 enum evq_status evq_builder_add_file(struct evq_checkpoint *checkpoint, const char *name, int fd,
                                      const struct stat *info, int32_t *ret_file,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Checks the name's length, that the bytes lie inside the file and that pieces fill the tensor, and
- * copies the struct; name and pieces must live as long as the checkpoint (arena, or kept memory).
+ * Adds a copy of the struct after checking the length of the name, that the bytes are inside the
+ * file and that pieces fill the tensor. name and pieces must live as long as the checkpoint (arena
+ * or kept memory).
  */
 enum evq_status evq_builder_add_tensor(struct evq_checkpoint *checkpoint,
                                        const struct evq_tensor *tensor,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Frees memory with the checkpoint; on failure at once. */
+/* Frees memory with the checkpoint, or at once on failure. */
 enum evq_status evq_builder_keep(struct evq_checkpoint *checkpoint, void *memory,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Takes over a pickle and the bytes it was read from, also on failure; the first one is kept. */
+/*
+ * Takes over a pickle and the bytes it was read from, also on failure. Only the first one is kept.
+ */
 enum evq_status evq_builder_keep_pickle(struct evq_checkpoint *checkpoint,
                                         struct evq_pickle *pickle, uint8_t *data,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* One more place where files beside the weights are looked for, after those before; root_fd stays
- * the caller's. */
+/* Adds a folder in which sibling files are looked for, after those added before. root_fd stays the
+ * caller's. */
 enum evq_status evq_builder_add_folder(struct evq_checkpoint *checkpoint, int root_fd,
                                        const char *folder, struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -72,14 +73,12 @@ enum evq_status evq_builder_add_folder(struct evq_checkpoint *checkpoint, int ro
 enum evq_status evq_builder_finish(struct evq_checkpoint *checkpoint,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Reads exactly bytes at offset of a file; EVQ_E_CHANGED when it ends before. */
+/* Reads exactly `bytes` at `offset` of a file. EVQ_E_CHANGED: the file ends before. */
 enum evq_status evq_checkpoint_read_bytes(const struct evq_checkpoint *checkpoint, int32_t file,
                                           uint64_t offset, void *out, size_t bytes,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* A file's descriptor as read by evq_checkpoint_read_bytes(): for readers that have no checkpoint
- * at hand.
- */
+/* The same for a descriptor, for readers without a checkpoint. */
 enum evq_status evq_checkpoint_read_fd(int fd, uint64_t offset, void *out, size_t bytes,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -10,13 +10,13 @@
 
 struct evq_checkpoint_watcher {
     int64_t limit_ms;
-    pthread_mutex_t lock; // Over all that follows, and what is said of looks.
+    pthread_mutex_t lock; // Protects the fields below and those of every struct look.
     pthread_cond_t done;
-    int owners;  // Who opened it, and the threads: the last one frees it.
-    int hanging; // Looks that nobody waits for any more.
+    int owners;  // The opener and each running thread. The last one frees the watcher.
+    int hanging; // Looks that took too long, so that nobody waits for them.
 };
 
-struct look { // Freed by who asked; by the thread when that one has gone.
+struct look { // Freed by the caller, or by the thread if the caller gave up.
     struct evq_checkpoint_watcher *watcher;
     bool done;
     bool left;
@@ -48,7 +48,7 @@ enum evq_status evq_checkpoint_watcher_open(int64_t limit_ms,
     return EVQ_OK;
 }
 
-/* Gives up one owner's part and the lock. */
+/* Gives up one owner's share and the lock. */
 static void release(struct evq_checkpoint_watcher *watcher)
 {
     const bool last = --watcher->owners == 0;
@@ -98,7 +98,7 @@ static void *look_main(void *context)
     return NULL;
 }
 
-/* With the lock held: false when the limit has passed. */
+/* Call with the lock held. Returns false if the limit passed. */
 static bool wait_until_done(struct evq_checkpoint_watcher *watcher, const struct look *look)
 {
     struct timespec until;
@@ -117,7 +117,7 @@ static bool wait_until_done(struct evq_checkpoint_watcher *watcher, const struct
     return look->done;
 }
 
-/* With the lock held. */
+/* Call with the lock held. */
 static enum evq_status look_start(struct look *look, struct evq_error *err)
 {
     pthread_t thread;

@@ -8,14 +8,14 @@
 #include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/format.h"
 
-// A strided tensor is gathered whole up to this size, else by its first dimension; one in pieces
-// whole.
+// A strided tensor is gathered whole up to this size, else one block at a time. A tensor in pieces
+// is always gathered whole.
 #define GATHER_BYTES_MAX ((size_t)1 << 30)
 #define BLOCKS_MAX       ((size_t)1 << 23)
 
-struct blocks { // Of one tensor.
+struct blocks { // The blocks of one tensor.
     XXH128_canonical_t *hashes;
-    uint8_t *done; // A byte each, so that threads may set them side by side.
+    uint8_t *done; // One byte per block, so that threads can set them side by side.
     size_t count;
     uint64_t value_bytes, block_bytes;
 };
@@ -23,15 +23,16 @@ struct blocks { // Of one tensor.
 struct evq_digest {
     const struct evq_checkpoint *checkpoint;
     struct blocks *tensors;
-    XXH128_canonical_t *hashes; // Of all tensors.
+    XXH128_canonical_t *hashes; // The blocks of all tensors.
     uint8_t *done;
-    const struct evq_tensor **order; // By place in the files: tied ones stand side by side.
+    // Sorted by place in the files, so that tied tensors are neighbours.
+    const struct evq_tensor **order;
     XXH3_state_t *state;
     uint8_t *chunk;
     size_t chunk_bytes;
 };
 
-/* Of its values side by side in C order; false: too many to say. */
+/* Size of the tensor's values in C order. False: too large to express. */
 static bool value_bytes(const struct evq_tensor *tensor, uint64_t *ret_bytes)
 {
     size_t elements = 0;
@@ -49,7 +50,7 @@ static bool value_bytes(const struct evq_tensor *tensor, uint64_t *ret_bytes)
     return true;
 }
 
-/* bytes: of all its values. */
+/* bytes: the size of all values of the tensor. */
 static uint64_t block_bytes(const struct evq_tensor *tensor, uint64_t bytes)
 {
     const int64_t items = tensor->rank > 0 ? tensor->shape[0] : 1;
@@ -85,7 +86,7 @@ static size_t index_of(const struct evq_digest *digest, const struct evq_tensor 
     return (size_t)(tensor - digest->checkpoint->tensors);
 }
 
-/* How a tensor is cut, and how many blocks there are so far. */
+/* Decides how a tensor is cut into blocks, and adds their number to *count. */
 static enum evq_status cut(const struct evq_tensor *tensor, struct blocks *blocks, size_t *count,
                            struct evq_error *err)
 {
@@ -203,7 +204,8 @@ static enum evq_status grow_chunk(struct evq_digest *digest, size_t bytes, struc
     return digest->chunk != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
 }
 
-/* One block from the file; an item of the first dimension may be larger than memory. */
+/* Reads one block from the file in chunks, because one item of the first dimension may be larger
+ * than memory. */
 static enum evq_status add_from_file(struct evq_digest *digest, const struct evq_tensor *tensor,
                                      size_t number, struct evq_error *err)
 {
@@ -221,7 +223,8 @@ static enum evq_status add_from_file(struct evq_digest *digest, const struct evq
         status = evq_checkpoint_read_bytes(digest->checkpoint, tensor->file,
                                            tensor->offset + start + at, digest->chunk, count, err);
         if (status == EVQ_OK) {
-            (void)XXH3_128bits_update(digest->state, digest->chunk, count); // As the reset.
+            // Fails for a NULL state only.
+            (void)XXH3_128bits_update(digest->state, digest->chunk, count);
         }
     }
     if (status == EVQ_OK) {
@@ -231,7 +234,7 @@ static enum evq_status add_from_file(struct evq_digest *digest, const struct evq
     return status;
 }
 
-/* Blocks of a contiguous tensor that nobody added. */
+/* Reads the blocks of a contiguous tensor that nobody added. */
 static enum evq_status add_missing(struct evq_digest *digest, const struct evq_tensor *tensor,
                                    struct evq_error *err)
 {
@@ -246,7 +249,7 @@ static enum evq_status add_missing(struct evq_digest *digest, const struct evq_t
     return status;
 }
 
-/* `count` items of the first dimension from `first` on, as a tensor of its own. */
+/* Returns `count` items of the first dimension from `first` on as a tensor. */
 static struct evq_tensor items_of(const struct evq_tensor *tensor, int64_t first, int64_t count,
                                   size_t size)
 {
@@ -262,7 +265,7 @@ static struct evq_tensor items_of(const struct evq_tensor *tensor, int64_t first
     return part;
 }
 
-/* All at once where that is not too much, or the only way; else block by block. */
+/* Reads a strided tensor: all at once if it is small or cannot be split, else block by block. */
 static enum evq_status add_strided(struct evq_digest *digest, const struct evq_tensor *tensor,
                                    struct evq_error *err)
 {
@@ -299,7 +302,7 @@ static bool same_form(const struct evq_tensor *a, const struct evq_tensor *b)
            memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(a->shape[0])) == 0;
 }
 
-/* Tied tensors are the same bytes under several names: those are hashed once. */
+/* Tied tensors are the same bytes under several names. They are hashed only once. */
 static void copy_tied(struct evq_digest *digest, const struct evq_tensor *from,
                       const struct evq_tensor *to)
 {
@@ -317,7 +320,8 @@ static void copy_tied(struct evq_digest *digest, const struct evq_tensor *from,
     }
 }
 
-/* In file order; first what was added is copied to what is tied to it, both ways. */
+/* Completes the digest in file order. First, added blocks are copied to tied tensors, in both
+ * directions. */
 static enum evq_status complete(struct evq_digest *digest, struct evq_error *err)
 {
     const size_t count = digest->checkpoint->tensor_count;

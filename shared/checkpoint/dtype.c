@@ -2,7 +2,7 @@
 
 #include "shared/checkpoint/format.h"
 
-/* Every dtype of the safetensors format, and those that torch has besides. */
+/* Every dtype of the safetensors format, and the further ones of torch. */
 static const struct {
     const char *name;
     enum evq_dtype dtype;

@@ -32,7 +32,7 @@ static void convert_f16_plain(const uint8_t *source, size_t count, float *out)
 }
 
 #if defined(__x86_64__)
-/* The same values, by the instruction every server processor has had since 2012. */
+/* The same values with the F16C instruction, which server processors have had since 2012. */
 __attribute__((target("avx,f16c"))) static void convert_f16_f16c(const uint8_t *source,
                                                                  size_t count, float *out)
 {
@@ -46,7 +46,7 @@ __attribute__((target("avx,f16c"))) static void convert_f16_f16c(const uint8_t *
     convert_f16_plain(source + 2 * i, count - i, out + i);
 }
 
-/* Asked of the processor itself: clang 14's __builtin_cpu_supports() does not know "f16c". */
+/* Asks the processor, because clang 14's __builtin_cpu_supports() does not know "f16c". */
 static bool has_f16c(void)
 {
     unsigned int a;
@@ -55,7 +55,7 @@ static bool has_f16c(void)
     unsigned int d;
 
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 &&
-           __builtin_cpu_supports("avx"); // Which asks the operating system too.
+           __builtin_cpu_supports("avx"); // This asks the operating system too.
 }
 #endif
 

@@ -23,7 +23,7 @@ struct walk {
     int root_fd;
     struct evq_file_list *list;
     size_t capacity;
-    size_t below; // Bytes of a path before the name below the checkpoint.
+    size_t below; // Length of the checkpoint's path with its slash.
     struct evq_error *err;
 };
 
@@ -79,7 +79,7 @@ static enum evq_status too_deep(const struct walk *walk, int fd, const char *pat
     return fail(walk, EVQ_E_LIMIT, path, "lies too many folders deep");
 }
 
-/* A link counts as what it leads to. One that leads nowhere is no file. */
+/* Follows a link and counts its target. A link to nothing is not a file. */
 static enum evq_status link_walk(struct walk *walk, const char *path, int depth)
 {
     struct stat info;

@@ -16,7 +16,7 @@
 #define BLOCK_BYTES 4096u
 #define BLOCK_COUNT 16u
 
-/* 16 blocks spread evenly from the first to the last; a small file as a whole. */
+/* Hashes 16 blocks spread evenly over the file, or all of a small file. */
 static enum evq_status hash_blocks(XXH3_state_t *state, int fd, uint64_t bytes, uint8_t *block,
                                    struct evq_error *err)
 {
@@ -24,7 +24,7 @@ static enum evq_status hash_blocks(XXH3_state_t *state, int fd, uint64_t bytes, 
     bool whole = bytes <= (uint64_t)BLOCK_BYTES * BLOCK_COUNT;
 
     for (uint64_t i = 0; i < BLOCK_COUNT; i++) {
-        // last / 15 * i + ...: as last * i / 15, without overflow.
+        // This is last * i / 15 without overflow.
         uint64_t at =
             whole ? i * BLOCK_BYTES
                   : last / (BLOCK_COUNT - 1) * i + last % (BLOCK_COUNT - 1) * i / (BLOCK_COUNT - 1);
@@ -89,7 +89,7 @@ static enum evq_status hash_files(XXH3_state_t *state, const struct evq_checkpoi
     return status;
 }
 
-/* Every file of a checkpoint whose format evalq does not read. */
+/* Hashes every file of a checkpoint whose format evalq does not read. */
 static enum evq_status hash_any(XXH3_state_t *state, int root_fd, const char *path,
                                 struct evq_buffer *manifest, uint8_t *block, struct evq_error *err)
 {
@@ -120,8 +120,7 @@ static enum evq_status hash_any(XXH3_state_t *state, int root_fd, const char *pa
     return status;
 }
 
-/* The files that hold the weights, of a checkpoint whose format evalq reads. EVQ_E_UNSUPPORTED: it
- * has another format. */
+/* Hashes the files that hold the weights. EVQ_E_UNSUPPORTED: evalq does not read the format. */
 static enum evq_status hash_weights(XXH3_state_t *state, int root_fd, const char *path,
                                     struct evq_buffer *manifest, uint8_t *block,
                                     struct evq_error *err)

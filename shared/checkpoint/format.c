@@ -11,8 +11,8 @@ static const struct evq_format *const formats[] = {&evq_format_torch_zip, &evq_f
                                                    &evq_format_unsupported,
                                                    &evq_format_safetensors};
 
-/* A file of an unknown format. One with an extension that evalq reads is damaged; any other may be
- * of a format that the user's own evaluator reads. */
+/* Refuses a file of unknown format. If evalq reads its extension, the file is damaged; any other
+ * may be of a format that the user's evaluator reads. */
 static enum evq_status unknown(const char *name, const uint8_t *head, size_t head_bytes,
                                uint64_t file_bytes, struct evq_error *err)
 {
@@ -61,7 +61,7 @@ static enum evq_status read_known(struct evq_checkpoint *checkpoint, const char 
         }
     }
     if (format == NULL && evq_file_ends_with(name, ".safetensors")) {
-        format = &evq_format_safetensors; // It can say what is wrong better than "unknown".
+        format = &evq_format_safetensors; // Its reader explains the fault better than "unknown".
     }
     if (format == NULL) {
         return unknown(name, head, head_bytes, bytes, err);

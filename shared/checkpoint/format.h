@@ -1,7 +1,5 @@
-/*
- * The file formats a checkpoint may have: one file of code each, with a table. For the readers in
- * this folder.
- */
+/* The file formats of checkpoints: one .c file per format, each with a table. For the readers in
+ * this folder; one thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_FORMAT_H
 #define EVQ_SHARED_CHECKPOINT_FORMAT_H
 
@@ -11,11 +9,11 @@
 
 struct evq_format {
     const char *name;
-    /* Whether a file that begins with head is of this format; head holds the first bytes, at most
+    /* Whether a file that begins with head has this format. head holds the first bytes, at most
      * 512. */
     bool (*probe)(const uint8_t *head, size_t head_bytes, uint64_t file_bytes);
-    /* Adds the tensors of checkpoint->files[file]. Messages do not name the file: the caller does.
-     */
+    /* Adds the tensors of checkpoint->files[file]. Messages do not name the file; the caller does
+     * that. */
     enum evq_status (*open)(struct evq_checkpoint *checkpoint, int32_t file,
                             const struct evq_checkpoint_options *options, struct evq_error *err);
 };
@@ -24,82 +22,84 @@ extern const struct evq_format evq_format_safetensors;
 extern const struct evq_format evq_format_torch_zip;
 extern const struct evq_format evq_format_torch_legacy;
 extern const struct evq_format
-    evq_format_unsupported; // Known by their first bytes, and refused by name.
+    evq_format_unsupported; // Formats that are recognised by their first bytes and refused by name.
 
-/* Adds fd (taken over) as a file called name, finds its format by content and reads its directory.
+/*
+ * Adds fd (taken over) as a file called name, detects its format by content and reads its tensors.
  */
 enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *name, int fd,
                                 const struct stat *info,
                                 const struct evq_checkpoint_options *options,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Shards named by an index file beside them: folder/index_name beneath root_fd; fd (taken over) is
- * the index itself. */
+/* Reads shards that an index file names. fd (taken over) is the index; the shards are in folder
+ * below root_fd. */
 enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                                  int fd, const struct stat *info,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* A directory of torch.distributed.checkpoint: folder/.metadata beneath root_fd, which fd (taken
- * over) is. */
+/* Reads a directory of torch.distributed.checkpoint. fd (taken over) is folder/.metadata below
+ * root_fd. */
 enum evq_status evq_dcp_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                              int fd, const struct stat *info,
                              const struct evq_checkpoint_options *options,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Adds the tensors at path beneath root_fd, a file or a directory that fd (taken over) has open. */
+/* Adds the tensors of path below root_fd. fd (taken over) is this file or directory. */
 typedef enum evq_status (*evq_read_path_fn)(struct evq_checkpoint *checkpoint, int root_fd,
                                             const char *path, int fd, const struct stat *info,
                                             const struct evq_checkpoint_options *options,
                                             struct evq_error *err);
 
-/* A PEFT adapter: folder/adapter_config.json, which fd (taken over) has open. read_base reads its
- * base; with files_only the base is left out. */
+/* Reads a PEFT adapter. fd (taken over) is folder/adapter_config.json. read_base reads its base,
+ * which is left out with files_only. */
 enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                                  int fd, const struct stat *info,
                                  const struct evq_checkpoint_options *options,
                                  evq_read_path_fn read_base,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Adds the tensors of options->base, else of what the adapter names (may be NULL). Nothing is
- * downloaded. EVQ_E_NOT_FOUND: it is beneath none of the roots. */
+/* Adds the tensors of options->base, else of `named`, the base that the adapter names (may be
+ * NULL). Downloads nothing. EVQ_E_NOT_FOUND: no root contains the base. */
 enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, const char *named,
                               const struct evq_checkpoint_options *options,
                               evq_read_path_fn read_base, struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_layout {
-    char name[512];     // Of the file to read, in the directory.
-    bool with_adapter;  // adapter_config.json lies beside a whole model.
-    bool stray_adapter; // The same without adapter_config.json: weights of an adapter alone.
+    char name[512];     // The file to read, relative to the directory.
+    bool with_adapter;  // adapter_config.json is next to a whole model.
+    bool stray_adapter; // Weights of an adapter are there without adapter_config.json.
 };
 
-/* Which file of a directory to read for a variant (NULL: regular). Its name ends in ".index.json"
- * when the weights are sharded, in ".metadata" when they are distributed. */
+/* Finds the file of a directory to read for a variant (NULL: regular). Its name ends in
+ * ".index.json" if the weights are sharded, in ".metadata" if they are distributed. */
 enum evq_status evq_layout_find(int directory_fd, const char *variant,
                                 struct evq_layout *ret_layout,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Adds the files of each rank of FSDP2 in the directory path beneath root_fd, which directory_fd
- * is, in its folders for regular weights and for averages: whole or EVQ_E_INCOMPLETE. *ret_found
- * false: there are none. With files_only alone: what they hold is not read. */
+/*
+ * Adds the files of each FSDP2 rank in the directory path below root_fd, which directory_fd has
+ * open, and in its folders for regular and averaged weights. EVQ_E_INCOMPLETE: some are missing.
+ * *ret_found is false if there are none. Use with files_only: what the files hold is not read.
+ */
 enum evq_status evq_fsdp_ranks_read(struct evq_checkpoint *checkpoint, int root_fd,
                                     const char *path, int directory_fd,
                                     const struct evq_checkpoint_options *options, bool *ret_found,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Why a file of this name is not read, whatever it holds: a sentence; NULL: it may be read. */
+/* Returns why a file of this name is never read, as a sentence; NULL: it may be read. */
 const char *evq_layout_refuses(const char *name);
 
-/* A dtype by its safetensors spelling: its bits; EVQ_DTYPE_OTHER for one that is only listed.
- * False: unknown. */
+/* Looks up a dtype by its safetensors name. EVQ_DTYPE_OTHER: it is only listed. False: unknown. */
 bool evq_dtype_parse(const char *name, enum evq_dtype *ret_dtype, unsigned *ret_bits,
                      const char **ret_name);
 
-/* Of one of its elements, also where its dtype is only listed; 0: that is no whole number. */
+/* Size of one element, also of a dtype that is only listed; 0: not a whole number of bytes. */
 size_t evq_dtype_stored_bytes(const struct evq_tensor *tensor);
 
-/* count values of dtype at source (any alignment, little-endian) as float32; false when dtype has
- * no such reading. */
+/* Converts count values of dtype at source (any alignment, little-endian) to float32. False: dtype
+ * cannot be converted. */
 bool evq_convert_f32(enum evq_dtype dtype, const void *source, size_t count, float *out);
 
 #endif

@@ -84,7 +84,7 @@ static size_t put_utf8(char *out, uint32_t code)
     return 4;
 }
 
-/* json->at stands on the 'u' of an escape; leaves it behind the last digit. */
+/* Reads an escape whose 'u' is at json->at, and moves json->at past its last digit. */
 static enum evq_status read_unicode(struct evq_json *json, char *out, size_t *out_at,
                                     struct evq_error *err)
 {
@@ -119,7 +119,7 @@ static enum evq_status read_escapes(struct evq_json *json, size_t start,
     static const char from[] = "\"\\/bfnrt";
     static const char to[] = "\"\\/\b\f\n\r\t";
     char *out = json->text + start;
-    size_t out_at = json->at - start; // What is already unescaped, unchanged so far.
+    size_t out_at = json->at - start; // Bytes before the first escape stay where they are.
 
     while (json->at < json->bytes && json->text[json->at] != '"') {
         unsigned char c = (unsigned char)json->text[json->at];
@@ -159,7 +159,7 @@ static enum evq_status read_escapes(struct evq_json *json, size_t start,
     return EVQ_OK;
 }
 
-/* json->at stands behind the opening quote. */
+/* Reads a string. json->at is after the opening quote. */
 static enum evq_status read_string(struct evq_json *json, struct evq_json_token *token,
                                    struct evq_error *err)
 {
@@ -198,7 +198,7 @@ static char peek(const struct evq_json *json)
     return json->at < json->bytes ? json->text[json->at] : '\0';
 }
 
-/* NaN, Infinity or -Infinity, where they are allowed. */
+/* Reads NaN, Infinity or -Infinity if Python's numbers are allowed. */
 static bool read_python_number(struct evq_json *json, struct evq_json_token *token)
 {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -432,7 +432,7 @@ bool evq_json_u64(const struct evq_json_token *token, uint64_t *ret_value)
     return true;
 }
 
-/* Bytes of the sequence that begins at text, 0 when it is not UTF-8 (overlong, surrogate, cut, too
+/* Length of the UTF-8 sequence at the start of text; 0: not UTF-8 (overlong, surrogate, cut, too
  * large). */
 static size_t utf8_sequence(const unsigned char *text, size_t bytes)
 {
@@ -461,7 +461,8 @@ bool evq_json_utf8(const char *text, size_t bytes, size_t *ret_at)
 
     while (at < bytes) {
         uint64_t word;
-        if (bytes - at >= sizeof(word)) { // Names are ASCII nearly always: eight at once.
+        // Names are nearly always ASCII, so eight bytes are checked at once.
+        if (bytes - at >= sizeof(word)) {
             memcpy(&word, data + at, sizeof(word));
             if ((word & UINT64_C(0x8080808080808080)) == 0) {
                 at += sizeof(word);

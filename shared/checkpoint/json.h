@@ -41,7 +41,7 @@ struct evq_json {
     size_t depth;
     uint64_t arrays; // One bit a level: set when that level is an array.
     int expect;
-    bool ended;  // The failure was that the text ends too early.
+    bool ended;  // The error is that the text ends too early.
     bool python; // Set after init: NaN, Infinity and -Infinity are numbers too, as Python writes.
 };
 
@@ -52,7 +52,7 @@ void evq_json_init(struct evq_json *json, char *text, size_t bytes);
 enum evq_status evq_json_next(struct evq_json *json, struct evq_json_token *ret_token,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Reads on to the end of the value that began with token. */
+/* Skips the rest of the value that began with token. */
 enum evq_status evq_json_skip(struct evq_json *json, const struct evq_json_token *token,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -8,15 +8,14 @@
 #include "shared/base/file.h"
 #include "shared/checkpoint/format.h"
 
-/* The file of a Hugging Face checkpoint directory, in the order in which Transformers looks for it.
- */
+/* The file to read in a Hugging Face directory, in the order in which Transformers looks for it. */
 static const char *const preferred[] = {"model.safetensors",   "model.safetensors.index.json",
                                         "pytorch_model.bin",   "pytorch_model.bin.index.json",
                                         "adapter_config.json", ".metadata"};
 #define PREFERRED_COUNT (sizeof(preferred) / sizeof(preferred[0]))
-#define ADAPTER         4 // In preferred: before it come whole models.
+#define ADAPTER         4 // Index in preferred. The entries before it are whole models.
 
-/* Entries that tell a layout whose weights cannot be told from its files alone, or of others. */
+/* Entries that reveal a layout which evalq does not read. */
 static const struct {
     const char *start;
     const char *end;
@@ -48,31 +47,31 @@ static const struct {
 
 static const char *const suffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
 
-/* What a Trainer saves beside the weights. */
+/* Files that a Trainer saves next to the weights. */
 static const char *const not_weights[] = {"optimizer.",     "scheduler.", "scaler.",
                                           "training_args.", "rng_state",  "random_states",
                                           "trainer_state",  "sampler"};
 
 /* Where accelerate puts the distributed checkpoint of a model. */
 #define FSDP_FOLDER "pytorch_model_fsdp_0"
-/* The same for its averages, as LMMs-Engine names it. */
+/* The folder of averaged weights, as LMMs-Engine names it. */
 #define FSDP_EMA_FOLDER "pytorch_ema_model_fsdp_0"
-/* Where DeepSpeed puts the weights of ZeRO stages 0 to 2, in the folder that `latest` names. */
+/* The weights of DeepSpeed ZeRO stages 0 to 2, in the folder that `latest` names. */
 #define DEEPSPEED_FILE "mp_rank_00_model_states.pt"
 
 struct scan {
     bool found[PREFERRED_COUNT];
-    const char *sentence; // Of the first entry that is refused.
+    const char *sentence; // Why the first refused entry is refused.
     char weights[2][256]; // The first two files that may hold weights.
     size_t weights_count;
     bool fsdp;      // FSDP_FOLDER is there.
-    bool fsdp_ema;  // FSDP_EMA_FOLDER is.
-    bool adapter;   // Weights of an adapter.
-    bool pieces;    // Files of a distributed checkpoint.
-    bool latest;    // DeepSpeed's name of the newest step.
-    bool step;      // A folder global_stepN.
+    bool fsdp_ema;  // FSDP_EMA_FOLDER is there.
+    bool adapter;   // Weights of an adapter are there.
+    bool pieces;    // Parts of a distributed checkpoint are there.
+    bool latest;    // DeepSpeed's file `latest` is there.
+    bool step;      // A folder global_stepN is there.
     bool deepspeed; // DEEPSPEED_FILE is there.
-    bool shard;     // One of them is model-00001-of-00002 or the like.
+    bool shard;     // A weights file is a shard, such as model-00001-of-00002.
 };
 
 static bool starts_with(const char *text, const char *start)
@@ -83,7 +82,7 @@ static bool starts_with(const char *text, const char *start)
 static bool is_weights(const char *name)
 {
     if (name[0] == '.') {
-        return false; // Temporary, or not meant to be seen.
+        return false; // Temporary or hidden.
     }
     for (size_t i = 0; i < sizeof(not_weights) / sizeof(not_weights[0]); i++) {
         if (starts_with(name, not_weights[i])) {
@@ -160,7 +159,7 @@ static enum evq_status scan_directory(int directory_fd, struct scan *scan, struc
                        : evq_error_set(err, EVQ_E_IO, "list the directory: %s", strerror(failed));
 }
 
-/* The one file of a directory without a layout that is known. */
+/* Finds the only weights file of a directory without a known layout. */
 static enum evq_status find_only(const struct scan *scan, const char **ret_name,
                                  struct evq_error *err)
 {
@@ -191,7 +190,7 @@ static enum evq_status find_only(const struct scan *scan, const char **ret_name,
     return EVQ_OK;
 }
 
-/* The folder that DeepSpeed's file `latest` names. */
+/* Reads the name of the folder from DeepSpeed's file `latest`. */
 static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes,
                                    struct evq_error *err)
 {
@@ -218,7 +217,7 @@ static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes
     return EVQ_OK;
 }
 
-/* The weights in the step that `latest` names. */
+/* Finds the weights in the step that `latest` names. */
 static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t name_bytes,
                                       struct evq_error *err)
 {
@@ -253,8 +252,8 @@ static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t n
     return status;
 }
 
-/* A folder of its own for a variant: what is in it has names of ranks, or is a distributed
- * checkpoint. */
+/* Finds the distributed checkpoint in the folder of a variant. A folder with one file per rank is
+ * refused. */
 static enum evq_status find_fsdp(int directory_fd, const struct scan *scan, bool ema,
                                  const char **ret_name, struct evq_error *err)
 {

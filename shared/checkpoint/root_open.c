@@ -11,7 +11,7 @@
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint_builder.h"
 
-/* A FIFO must not hang the open, a terminal must not become ours. */
+/* O_NONBLOCK: opening a FIFO must not wait. O_NOCTTY: a terminal must not become ours. */
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 
 static int open_resolved(int root_fd, const char *path, int flags)

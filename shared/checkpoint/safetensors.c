@@ -6,7 +6,7 @@
 
 #define LENGTH_BYTES 8
 
-/* Where a tensor's bytes are, to check that all of them together fill the file. */
+/* Where a tensor's bytes are. All extents together must fill the file. */
 struct extent {
     uint64_t begin;
     uint64_t end;
@@ -17,7 +17,7 @@ struct reader {
     struct evq_checkpoint *checkpoint;
     int32_t file;
     uint64_t data_at;    // Where the byte buffer begins in the file.
-    uint64_t data_bytes; // What follows the header in the file.
+    uint64_t data_bytes; // Bytes of the file after the header.
     struct evq_json json;
     struct extent *extents;
     size_t extent_count;
@@ -109,7 +109,7 @@ static enum evq_status read_metadata(struct reader *reader, struct evq_error *er
     return status;
 }
 
-/* An array of integers into values, at most values_max of them. */
+/* Reads an array of at most values_max integers into values. */
 static enum evq_status read_integers(struct reader *reader, const char *what, const char *expected,
                                      size_t values_max, uint64_t *values, size_t *ret_count,
                                      struct evq_error *err)
@@ -329,7 +329,8 @@ static int by_place(const void *a, const void *b)
     return left->end < right->end ? -1 : left->end > right->end;
 }
 
-/* The extents must follow one another from 0 to the end: no gap, no overlap, nothing behind. */
+/* Checks that the extents follow one another from 0 to the end: no gap, no overlap, nothing after
+ * them. */
 static enum evq_status check_extents(struct reader *reader, struct evq_error *err)
 {
     const struct extent *extents = reader->extents;

@@ -5,7 +5,7 @@
 
 #define DEPTH_MAX 8
 
-/* An item by its place in a list, or by a key that is an integer. */
+/* Finds an item by its index in a list, or by an integer key. */
 static const struct evq_pickle_node *find_number(const struct evq_pickle_node *node, int64_t number)
 {
     if (node->kind == EVQ_PICKLE_LIST || node->kind == EVQ_PICKLE_TUPLE) {
@@ -20,7 +20,7 @@ static const struct evq_pickle_node *find_number(const struct evq_pickle_node *n
     return NULL;
 }
 
-/* What lies under one key of a dict, of an object that holds items or attributes, of a list. */
+/* Finds a key in a dict, in the items or attributes of an object, or in a list. */
 static const struct evq_pickle_node *find_key(const struct evq_pickle_node *node, const char *key)
 {
     const struct evq_pickle_node *found = NULL;

@@ -24,7 +24,7 @@ struct sharded {
     bool has_map;
 };
 
-/* A name without any path: it must stay in the folder of the index. */
+/* Whether name is a plain file name, so that it stays in the index's folder. */
 static bool plain_name(const char *name)
 {
     size_t bytes = strlen(name);
@@ -244,7 +244,8 @@ enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd,
         options->header_bytes_max == 0 ? EVQ_HEADER_BYTES_MAX : options->header_bytes_max;
     char *text = NULL;
 
-    shard_options.files_only = false; // The map tells whether all shards belong together.
+    // The shards must be read, because the map is compared with their tensors.
+    shard_options.files_only = false;
     enum evq_status status = load_text(fd, (uint64_t)info->st_size, bytes_max, &text, err);
 
     if (status == EVQ_OK) {

@@ -13,7 +13,8 @@ enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
     size_t size = evq_dtype_stored_bytes(tensor);
 
     if (size == 0) {
-        if (tensor->contiguous && out_bytes == tensor->bytes) { // Unknown elements, known bytes.
+        // The elements are unknown, but the size is known.
+        if (tensor->contiguous && out_bytes == tensor->bytes) {
             return evq_tensor_name_error(
                 tensor, evq_tensor_read_elements(checkpoint, tensor, out, out_bytes, 1, err), err);
         }

@@ -48,7 +48,8 @@ static int by_begin(const void *a, const void *b)
     return left->begin[0] < right->begin[0] ? -1 : left->begin[0] > right->begin[0];
 }
 
-/* In order of their first dimension, so that few pairs need to be looked at. */
+/* Checks that no pieces overlap. They are sorted by their first dimension, so that few pairs need a
+ * comparison. */
 static enum evq_status check_apart(const struct evq_tensor *tensor, struct evq_error *err)
 {
     const struct evq_tensor_piece **order =
@@ -68,7 +69,7 @@ static enum evq_status check_apart(const struct evq_tensor *tensor, struct evq_e
         for (size_t k = i + 1; k < tensor->piece_count && status == EVQ_OK; k++) {
             if (tensor->rank > 0 &&
                 order[k]->begin[0] >= order[i]->begin[0] + order[i]->stored.shape[0]) {
-                break; // Nor does any behind it begin before this one ends.
+                break; // No later piece begins before this one ends.
             }
             if (overlap(order[i], order[k], tensor->rank)) {
                 status = evq_error_set(err, EVQ_E_CORRUPT, "two of its pieces overlap");
@@ -110,12 +111,14 @@ enum evq_status evq_tensor_pieces_check(const struct evq_tensor *tensor, struct 
     return check_apart(tensor, err);
 }
 
-/* The box as rows of the tensor: how many elements of a piece lie side by side in both. */
+/*
+ * Iterates over a piece in rows of elements that are adjacent both in the piece and in the tensor.
+ */
 struct rows {
     const struct evq_tensor *tensor;
     const struct evq_tensor_piece *piece;
     size_t run;
-    int32_t rank; // Dimensions before the rows.
+    int32_t rank; // Number of dimensions above the rows.
     int64_t index[EVQ_TENSOR_RANK_MAX];
 };
 
@@ -133,7 +136,7 @@ static void rows_start(struct rows *rows, const struct evq_tensor *tensor,
     }
 }
 
-/* Elements before the present row in the tensor. */
+/* Position of the current row in the tensor, in elements. */
 static size_t rows_place(const struct rows *rows)
 {
     size_t place = 0;
@@ -168,7 +171,7 @@ static enum evq_status read_piece(const struct evq_checkpoint *checkpoint,
     if (!evq_tensor_elements(&piece->stored, &elements)) {
         return evq_error_set(err, EVQ_E_BUG, "a piece that was not checked");
     }
-    const size_t bytes = elements * size; // No more than the tensor has.
+    const size_t bytes = elements * size; // Cannot overflow: a piece is not larger than its tensor.
     if (rows.run == elements) {
         return evq_tensor_range_read(checkpoint, &piece->stored, out + rows_place(&rows) * size,
                                      bytes, size, err);

@@ -19,7 +19,7 @@ struct search {
     const struct evq_checkpoint *checkpoint;
     const char *const *names;
     size_t count;
-    char best[EVQ_CHECKPOINT_PREFIX_BYTES]; // Under which most names were found.
+    char best[EVQ_CHECKPOINT_PREFIX_BYTES]; // The prefix under which most names were found.
     size_t best_found;
     bool any; // best is set.
 };
@@ -30,8 +30,7 @@ static void copy_prefix(char out[EVQ_CHECKPOINT_PREFIX_BYTES], const char *prefi
                    prefix); // Every prefix tried is shorter.
 }
 
-/* Whether all names are there under prefix; remembers the best that is not whole, for the message.
- */
+/* Whether all names are there under prefix. Remembers the best prefix for the error message. */
 static bool fits(struct search *search, const char *prefix)
 {
     size_t found = 0;
@@ -48,8 +47,8 @@ static bool fits(struct search *search, const char *prefix)
     return found == search->count;
 }
 
-/* The prefixes that DistributedDataParallel, torch.compile and Lightning put before names, up to
- * three deep. */
+/* Tries the prefixes that DistributedDataParallel, torch.compile and Lightning add, up to three
+ * deep. */
 static bool find_usual(struct search *search, char *ret_prefix)
 {
     static const char *const parts[] = {"module.", "_orig_mod.", "model.", "_forward_module.",

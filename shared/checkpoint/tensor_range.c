@@ -47,13 +47,13 @@ enum evq_status evq_checkpoint_read_bytes(const struct evq_checkpoint *checkpoin
     return evq_checkpoint_read_fd(checkpoint->files[file].fd, offset, out, bytes, err);
 }
 
-/* A view as rows of `run` elements that lie side by side; the dimensions before them are counted
- * like an odometer. */
+/* Iterates over a view in rows of `run` adjacent elements. The dimensions above the rows count like
+ * an odometer. */
 struct odometer {
     const struct evq_tensor *tensor;
-    size_t size;  // Of an element, in bytes.
-    size_t run;   // Elements side by side.
-    int32_t rank; // Dimensions that remain.
+    size_t size;  // Size of an element in bytes.
+    size_t run;   // Number of adjacent elements.
+    int32_t rank; // Number of dimensions above the rows.
     int64_t index[EVQ_TENSOR_RANK_MAX];
 };
 
@@ -70,8 +70,8 @@ static void odometer_start(struct odometer *odometer, const struct evq_tensor *t
     }
 }
 
-/* Bytes from the first element to the present run. The bounds of every view were checked when it
- * was opened. */
+/* Offset of the current row from the first element, in bytes. The bounds of every view were checked
+ * when it was opened. */
 static uint64_t odometer_offset(const struct odometer *odometer)
 {
     uint64_t elements = 0;
@@ -93,7 +93,7 @@ static bool odometer_next(struct odometer *odometer)
     return false;
 }
 
-/* All of the view's span in memory, then picked. */
+/* Reads the whole span of the view into memory and picks the elements. */
 static enum evq_status gather_span(const struct evq_checkpoint *checkpoint,
                                    const struct evq_tensor *tensor, uint8_t *out, size_t size,
                                    struct evq_error *err)
@@ -118,7 +118,7 @@ static enum evq_status gather_span(const struct evq_checkpoint *checkpoint,
     return status;
 }
 
-/* Run by run from the file: for the few elements that are spread over a large storage. */
+/* Reads row by row from the file, for a few elements spread over a large storage. */
 static enum evq_status gather_runs(const struct evq_checkpoint *checkpoint,
                                    const struct evq_tensor *tensor, uint8_t *out, size_t size,
                                    struct evq_error *err)

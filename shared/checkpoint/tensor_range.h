@@ -1,7 +1,5 @@
-/*
- * Reads the elements of a tensor that lies in one range of one file, side by side or with strides.
- * For the readers in this folder. Any thread.
- */
+/* Reads a tensor that is in one range of one file, contiguous or with strides. For the readers in
+ * this folder. Any thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_TENSOR_RANGE_H
 #define EVQ_SHARED_CHECKPOINT_TENSOR_RANGE_H
 

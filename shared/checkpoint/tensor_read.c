@@ -7,7 +7,8 @@
 #include "shared/checkpoint/tensor_pieces.h"
 #include "shared/checkpoint/tensor_range.h"
 
-#define CHUNK_BYTES ((size_t)1 << 20) // Read and converted at once: stays in the cache.
+// Read and converted in one step, so that it stays in the cache.
+#define CHUNK_BYTES ((size_t)1 << 20)
 
 enum evq_status evq_tensor_name_error(const struct evq_tensor *tensor, enum evq_status status,
                                       struct evq_error *err)

@@ -1,7 +1,5 @@
-/*
- * Reads the elements of a tensor as its files hold them: in one range or in pieces, and without
- * merging an adapter. For the readers in this folder. Any thread.
- */
+/* Reads the elements of a tensor from its files, in one range or in pieces, without merging an
+ * adapter. For the readers in this folder. Any thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_TENSOR_READ_H
 #define EVQ_SHARED_CHECKPOINT_TENSOR_READ_H
 

@@ -17,7 +17,7 @@
 #define PASSWORD_FILE   ".evalq/password"
 #define URL_BYTES_MAX   ((size_t)4096)
 #define FILE_HERE       "evalq.yaml"
-#define FILE_STARTED    ".evalq/evalq.yaml" // `evalq up` leaves it for the programs started beside it.
+#define FILE_STARTED    ".evalq/evalq.yaml" // `evalq up` writes it for the programs that it starts.
 #define FILE_SYSTEM     "/etc/evalq/evalq.yaml"
 #define ARENA_BYTES_MAX ((size_t)64 << 20)
 
@@ -30,7 +30,8 @@ static const char *scratch_default(struct evq_arena *arena)
     return evq_arena_printf(arena, "%s/evalq-%ju", parent, (uintmax_t)getuid());
 }
 
-/* From where the program was started, like the logger's; absolute, since others are told of it. */
+/* The directory from which the program was started, like the logger's. Absolute, because other
+ * programs are told about it. */
 static const char *results_default(struct evq_arena *arena)
 {
     char here[PATH_MAX];
@@ -63,7 +64,7 @@ static struct evq_config *config_new(void)
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
     config->worker.read_ahead_bytes = INT64_C(16) << 30;
     config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
-    config->gateway.listen = "127.0.0.1:8000"; // The port that LMMS-Eval's own server has.
+    config->gateway.listen = "127.0.0.1:8000"; // The port of LMMS-Eval's own server.
     config->gateway.tokens = "";
     config->gateway.lmms.suite = "lmms";
     config->gateway.lmms.merged_suite = "lmms-merged";
@@ -108,7 +109,7 @@ static const char *directory_of(const char *file_name, struct evq_arena *arena)
                                              : NULL;
 }
 
-/* Everything but the address and the queue's final values, which the command line may overrule. */
+/* Reads the file. The command line may override the address and the queue later. */
 static enum evq_status config_parse(struct evq_config *config, const char *text, size_t bytes,
                                     const char *file_name, struct evq_error *err)
 {
@@ -154,7 +155,7 @@ static const char *environment(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* An option as its caller wrote it. */
+/* Returns the name of an option as its caller wrote it. */
 static const char *as_given(const struct evq_config_source *source, const char *option)
 {
     return source->library ? option + strlen("--") : option;
@@ -182,7 +183,7 @@ static enum evq_status load_file(const struct evq_config_source *source, struct 
         const char *content = evq_buffer_string(&text);
         status = config_parse(config, content, text.bytes, path, err);
     } else if (status == EVQ_E_NOT_FOUND && named == NULL) {
-        status = EVQ_OK; // No file at all is all defaults.
+        status = EVQ_OK; // Without a file, all values are defaults.
     } else {
         (void)evq_error_prefix(err, "configuration named by %s",
                                source->file != NULL ? as_given(source, "--config")
@@ -193,8 +194,8 @@ static enum evq_status load_file(const struct evq_config_source *source, struct 
     return status;
 }
 
-/* The address that `evalq up` left in the working directory. Its private Redis knows none of the
- * file's users. */
+/* Reads the address that `evalq up` left in the working directory. Its private Redis has none of
+ * the users in the file. */
 static enum evq_status load_url_file(struct evq_config *config, bool *ret_found,
                                      struct evq_error *err)
 {
@@ -242,7 +243,7 @@ static enum evq_status resolve_redis(const struct evq_config_source *source,
             source->url != NULL ? EVQ_CONFIG_URL_OPTION : EVQ_CONFIG_URL_ENVIRONMENT;
         if (environment("EVALQ_REDIS_PASSWORD") != NULL ||
             environment("EVALQ_REDIS_PASSWORD_FILE") != NULL) {
-            // Address and password both from outside: the file's belong to another server.
+            // Address and password both come from outside. The file's belong to another server.
             config->redis.user = "";
             config->redis.password_file = "";
         }

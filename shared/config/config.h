@@ -1,7 +1,7 @@
 /*
- * evalq.yaml: redis roots suites evaluators worker logger gateway. Parsed once, read-only
- * afterwards; everything lives in the config's arena. docs/configuration.md lists every key with
- * type, unit and default.
+ * evalq.yaml: redis roots suites evaluators worker logger gateway. Parsed once and read-only
+ * afterwards; everything is in the config's arena. docs/configuration.md lists every key with type,
+ * unit and default.
  */
 #ifndef EVQ_SHARED_CONFIG_H
 #define EVQ_SHARED_CONFIG_H
@@ -24,7 +24,7 @@ struct evq_root {
 
 struct evq_task_config {
     const char *name;
-    // "classification", "regression", ... ; checked by the worker that has the task.
+    // "classification", "regression", ...; the worker that runs the task checks it.
     const char *type;
     // Nested maps flattened with dots, scalars as written: "activation" -> "relu".
     const struct evq_pair *model;
@@ -49,7 +49,7 @@ struct evq_suite {
     size_t task_count;
     char digest[33];        // XXH3-128 of the canonical definition (evaluator and all that changes
                             // numbers).
-    const char *definition; // The same as JSON.
+    const char *definition; // The canonical definition as JSON.
 };
 
 enum evq_evaluator_kind { EVQ_EVALUATOR_COMMAND, EVQ_EVALUATOR_PERSISTENT };
@@ -77,7 +77,7 @@ struct evq_sink_config {
     bool disabled; // `enabled: false`: the sink does not run, and no default takes its place.
 };
 
-/* Who named the address of Redis; for messages. */
+/* Where the address of Redis comes from; for messages. */
 enum evq_config_url_from {
     EVQ_CONFIG_URL_DEFAULT,
     EVQ_CONFIG_URL_OPTION,
@@ -88,7 +88,7 @@ enum evq_config_url_from {
 
 struct evq_config {
     struct evq_arena *arena;
-    const char *file; // Where it was read; "" : none, all defaults.
+    const char *file; // The file that was read; "": none, all values are defaults.
     struct {
         const char *url; // As resolved: --url, $EVALQ_URL, ./.evalq/url, this file, else
                          // redis://127.0.0.1:6379.
@@ -102,7 +102,7 @@ struct evq_config {
     } redis;
     const struct evq_root *roots;
     size_t root_count;
-    // Always there: weights in memory, /dev/shm/evalq-UID unless roots say else.
+    // Always set: weights in memory are in /dev/shm/evalq-UID unless roots say otherwise.
     struct evq_root shm;
     const struct evq_suite *suites;
     size_t suite_count;
@@ -111,20 +111,22 @@ struct evq_config {
     struct {
         int32_t slots;       // 0: one per device, or 1 on CPU.
         const char *devices; // "auto", "cpu", "0,1", ...
-        // UUIDs of this machine's GPUs, to be shared between its workers; none: as devices says.
+        // UUIDs of this machine's GPUs that its workers share; none: devices decides.
         const char *const *gpus;
         size_t gpu_count;
-        int32_t gpus_per_slot; // Of those that are shared; default 1.
+        int32_t gpus_per_slot; // Number of shared GPUs per slot; default 1.
         const char *const *labels;
         size_t label_count;
-        const char *scratch;      // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
-        int64_t lease_ms;         // Default 15000; at least 3 heartbeats.
-        int64_t heartbeat_ms;     // Default 3000.
-        int64_t drain_seconds;    // Default 30.
-        int32_t threads;          // CPU threads per slot; 0: cores / slots.
-        int64_t log_bytes_max;    // Per attempt; default 64 MiB.
-        int64_t fetch_bytes_max;  // Of a snapshot from another machine; default 1 TiB, 0: none.
-        int64_t read_ahead_bytes; // Of the checkpoint that may come next; default 16 GiB, 0: none.
+        const char *scratch;   // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
+        int64_t lease_ms;      // Default 15000; at least 3 heartbeats.
+        int64_t heartbeat_ms;  // Default 3000.
+        int64_t drain_seconds; // Default 30.
+        int32_t threads;       // CPU threads per slot; 0: cores / slots.
+        int64_t log_bytes_max; // Per attempt; default 64 MiB.
+        // Largest snapshot fetched from another machine; default 1 TiB, 0: none.
+        int64_t fetch_bytes_max;
+        // How much of the next checkpoint is read ahead; default 16 GiB, 0: nothing.
+        int64_t read_ahead_bytes;
     } worker;
     struct {
         const struct evq_sink_config *sinks;
@@ -138,89 +140,91 @@ struct evq_config {
         bool lmms_open;           // LMMS-Eval's endpoints need no token; default false.
         const char *const *hosts; // Names under which clients reach the gateway.
         size_t host_count;
-        struct {                      // LMMS-Eval's endpoints.
-            const char *suite;        // Evaluates a checkpoint as it lies there; default lmms.
-            const char *merged_suite; // One of shards, merged by its `prepare`: lmms-merged.
-            const char *merge_suite;  // Answers /merge: lmms-merge.
-            const char *results;      // Directory of results; default "./evalq-lmms".
-            const char *catalog;      // "" or a file that /tasks and /models are read from.
-            bool cancel_running;      // DELETE ends a job that runs, too; default false.
-            bool both_variants;       // Regular weights and averages, where both exist; true.
-            bool gpus_as_needs;       // num_gpus above 1 in place of the suite's needs; true.
-            bool pin;                 // Checkpoints are kept until they are evaluated; true.
+        struct {               // LMMS-Eval's endpoints.
+            const char *suite; // Evaluates a checkpoint as it is; default lmms.
+            // Evaluates sharded weights that its `prepare` merges: lmms-merged.
+            const char *merged_suite;
+            const char *merge_suite; // Answers /merge: lmms-merge.
+            const char *results;     // Directory of results; default "./evalq-lmms".
+            const char *catalog;     // "" or a file that /tasks and /models are read from.
+            bool cancel_running;     // DELETE also ends a running job; default false.
+            // Evaluates regular and averaged weights if both exist; default true.
+            bool both_variants;
+            bool gpus_as_needs; // num_gpus above 1 replaces the suite's needs; default true.
+            bool pin;           // Keeps checkpoints until they are evaluated; default true.
         } lmms;
     } gateway;
 };
 
-/* What the command line, or a caller of the library, said; NULL members: nothing. */
+/* What the command line, or a caller of the library, named; NULL members: not named. */
 struct evq_config_source {
     const char *file;  // --config, else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml,
                        // /etc/evalq/evalq.yaml.
     const char *url;   // --url, else $EVALQ_URL, ./.evalq/url, the file.
     const char *queue; // --queue, else $EVALQ_QUEUE, the file.
-    bool library;      // Errors say config, not --config: there is no command line.
+    bool library;      // Messages say config instead of --config, because there is no command line.
 };
 
 /*
- * Finds, reads and checks. Errors are one sentence with file, line, column, key and the nearest
- * valid key (EVQ_E_INVALID), or EVQ_E_NOT_FOUND for a named file that is not there. No file at all
- * is all defaults.
+ * Finds, reads and checks the configuration. Errors name file, line, column, key and the nearest
+ * valid key (EVQ_E_INVALID). EVQ_E_NOT_FOUND: a named file does not exist. Without a file, all
+ * values are defaults.
  */
 enum evq_status evq_config_load(const struct evq_config_source *source,
                                 struct evq_config **ret_config,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same from memory; file_name is for messages, and its directory is what relative paths are
- * relative to. */
+/* The same from memory. file_name is for messages; relative paths are relative to its directory. */
 enum evq_status evq_config_parse(const char *text, size_t bytes, const char *file_name,
                                  struct evq_config **ret_config,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_config_free(struct evq_config *config); // Accepts NULL.
 
-/* How to reach the Redis that config names, as what name says in CLIENT LIST; strings of both. Time
- * limits and keep_environment are the caller's to set. */
+/* Returns how to connect to the Redis of config. name is shown in CLIENT LIST. The strings remain
+ * those of config and name. The caller may set time limits and keep_environment. */
 struct evq_conn_config evq_config_conn(const struct evq_config *config, const char *name);
 
-/* NULL: none. */
+/* Returns the suite of this name, or NULL. */
 const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name);
-/* The same for a name that a user gave: NULL and EVQ_E_NOT_FOUND, with what there is instead. */
+/* The same for a name that a user gave. NULL: err is EVQ_E_NOT_FOUND and lists what there is. */
 const struct evq_suite *evq_config_suite_find(const struct evq_config *config, const char *name,
                                               struct evq_error *err) EVQ_CHECK_RESULT;
-/* The task of this name, else the one whose `source` is "*", which stands for every task that a
- * program tells results of. NULL: none. */
+/* Returns the task of this name, else the one whose `source` is "*", which stands for every task
+ * that a program reports; NULL: none. */
 const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, const char *name);
-/* Whether the value of this key of a task's data is a path, absolute by now unless it holds "://".
- */
+/* Whether the value of this key of a task's data is a path. Paths are absolute unless they contain
+ * "://". */
 bool evq_config_data_path(const char *key);
-/* NULL: none. */
+/* Returns the evaluator of this name, or NULL. */
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
                          const char *fallback);
 
-/* The root of this name, shm among them; NULL: none. */
+/* Returns the root of this name, also shm, or NULL. */
 const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name);
 
-/* "root:path" as an absolute path here, cut to out_bytes; the text itself when this machine does
- * not know the root. */
+/* Writes "root:path" as an absolute path of this machine, cut to out_bytes, or unchanged if this
+ * machine does not know the root. */
 void evq_config_checkpoint_path(const struct evq_config *config, const char *checkpoint, char *out,
                                 size_t out_bytes);
 
 /*
- * Matches an absolute path to the longest root, by whole components and through symbolic links.
- * EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path points
- * into absolute_path, or, where a link had to be followed, into the config's arena: one thread at a
- * time. It is "." when the path is the root itself.
+ * Finds the longest root that contains an absolute path, by whole components and through symbolic
+ * links. EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path
+ * points into absolute_path or, if a link was followed, into the config's arena, so only one thread
+ * at a time may call this. It is "." if the path is the root itself.
  */
 enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
                                         const struct evq_root **ret_root, const char **ret_path,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
-/* Edit distance based hint: the nearest of words to word, or NULL when none is near. */
+/* Returns the nearest of words by edit distance, or NULL if none is near. */
 const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
-/* "did you mean 'a'? There are a, b, c": what to say of a word that is none of words; "there is
- * none" of none. Cut to out_bytes. Returns out. */
+/* Writes "did you mean 'a'? There are a, b, c" for a word that is none of words, or "there is
+ * none". Cut to out_bytes. Returns out. */
 char *evq_config_choice(const char *word, const char *const *words, size_t word_count, char *out,
                         size_t out_bytes);
 
-/* "1024", "24GiB", "1.5GB", "512 MiB" as whole bytes; up to three decimals. false: it is none. */
+/* Reads "1024", "24GiB", "1.5GB", "512 MiB" as whole bytes; up to three decimals. False: not a
+ * size. */
 bool evq_config_bytes(const char *text, int64_t *ret);
 
 #endif

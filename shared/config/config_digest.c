@@ -1,9 +1,9 @@
 /*
- * The canonical definition of a suite and its digest: two workers that offer a suite under one name
- * must mean the same numbers. In it stand evaluator, command line, prepare and tasks with their
- * model, data and options, maps sorted by key. Needs, limits, shards and every are left out: they
- * do not change numbers. Absolute paths count by their base name, so that machines with other
- * directories agree.
+ * The canonical definition of a suite and its digest. Two workers that offer a suite under one name
+ * must compute the same numbers. The definition contains evaluator, command line, prepare and tasks
+ * with their model, data and options; maps are sorted by key. Needs, limits, shards and every are
+ * left out, because they do not change numbers. Absolute paths count by their base name, so that
+ * machines with other directories agree.
  */
 #include <inttypes.h>
 #include <stdio.h>

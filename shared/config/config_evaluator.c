@@ -50,7 +50,7 @@ static enum evq_status read_argv(const struct evq_config_reader *reader,
         return evq_read_fail(reader, node, "%s is empty, expected a program and its arguments",
                              where);
     }
-    if (argv[0][0] != '/' && strchr(argv[0], '/') != NULL) { // "./eval.sh": beside the file.
+    if (argv[0][0] != '/' && strchr(argv[0], '/') != NULL) { // "./eval.sh" is relative to the file.
         const char **copy = evq_arena_array(reader->arena, argc + 1, sizeof *copy);
         const char *program = evq_read_path(reader, argv[0]);
         if (copy == NULL || program == NULL) {
@@ -102,7 +102,8 @@ static enum evq_status read_env_pass(const struct evq_config_reader *reader,
         char name[256];
         const char *text = evaluator->env_pass[i];
         const size_t bytes = strlen(text);
-        const bool star = bytes > 1 && text[bytes - 1] == '*'; // All that begin so: "AZURE_*".
+        // A star at the end matches all names with this beginning: "AZURE_*".
+        const bool star = bytes > 1 && text[bytes - 1] == '*';
         (void)snprintf(name, sizeof name, "%.*s", (int)(star ? bytes - 1 : bytes), text);
         if (bytes >= sizeof name || !variable_valid(name)) {
             return evq_read_fail(

@@ -1,4 +1,4 @@
-/* gateway.lmms: what the endpoints of LMMS-Eval's server stand on. */
+/* Reads gateway.lmms: settings of the endpoints of LMMS-Eval's server. */
 #include <string.h>
 
 #include "shared/config/config_read.h"

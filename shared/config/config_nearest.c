@@ -10,7 +10,8 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Edit distance in which exchanging two neighbours counts once: the usual slip of the fingers. */
+/* Edit distance in which swapping two neighbours counts once, because that is the usual typing
+ * error. */
 static size_t distance(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
 {
     size_t rows[3][WORD_BYTES_MAX + 1];
@@ -43,7 +44,8 @@ const char *evq_config_nearest(const char *word, const char *const *words, size_
 {
     const char *best = NULL;
     size_t bytes = strlen(word);
-    size_t best_distance = bytes < 3 ? 2 : bytes / 3 + 2; // One past what still looks like a slip.
+    // One more than what still looks like a typing error.
+    size_t best_distance = bytes < 3 ? 2 : bytes / 3 + 2;
 
     if (bytes > WORD_BYTES_MAX) {
         return NULL;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAIRS_MAX 1024 // Values below one map that is flattened.
+#define PAIRS_MAX 1024 // Limit for the values of one flattened map.
 
 EVQ_PRINTF(4, 0)
 static enum evq_status fail_at(const struct evq_config_reader *reader, size_t line, size_t column,
@@ -307,7 +307,7 @@ static bool named_in(const char *key, const char *const *words)
     return false;
 }
 
-/* As deep as the tree, which is bounded. */
+/* The depth of the tree is bounded. */
 static bool flatten(const struct evq_config_reader *reader, const struct evq_node *node,
                     const char *prefix, const char *const *except, struct evq_pair *pairs,
                     size_t *used)

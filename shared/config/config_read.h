@@ -1,7 +1,5 @@
-/*
- * Reads maps of the configuration by tables of keys, and says in one sentence what is wrong where.
- * Private to the configuration.
- */
+/* Reads maps of the configuration by tables of keys. Errors say what is wrong and where. Private to
+ * the configuration; one thread. */
 #ifndef EVQ_SHARED_CONFIG_READ_H
 #define EVQ_SHARED_CONFIG_READ_H
 
@@ -12,7 +10,7 @@ struct evq_config_reader {
     struct evq_arena *arena;
     struct evq_error *err;
     const char *file_name;
-    const char *directory; // Of the file, absolute: what relative paths are relative to.
+    const char *directory; // Absolute directory of the file. Relative paths are relative to it.
     struct evq_config *config;
 };
 
@@ -22,8 +20,8 @@ enum evq_key_type {
     EVQ_KEY_INT32, // int32_t or uint32_t, min to max
     EVQ_KEY_INT64, // int64_t, min to max
     EVQ_KEY_BYTES, // int64_t, min to max, "24GiB" or a number
-    EVQ_KEY_CALL,  // By function.
-    EVQ_KEY_ANY    // Accepted, not read.
+    EVQ_KEY_CALL,  // Read by a function.
+    EVQ_KEY_ANY    // Accepted; read elsewhere.
 };
 
 struct evq_key {
@@ -36,13 +34,13 @@ struct evq_key {
                             const char *where, void *base);
 };
 
-/* where names the map in messages: "suites.quick"; "" is the file itself. Null values leave
- * defaults. */
+/* Reads a map. where names it in messages: "suites.quick"; "" is the whole file. A null value keeps
+ * the default. */
 enum evq_status evq_read_map(const struct evq_config_reader *reader, const struct evq_node *node,
                              const char *where, const struct evq_key *keys, size_t key_count,
                              void *base) EVQ_CHECK_RESULT;
 
-/* "FILE:LINE:COLUMN: sentence" for a node, or for its key. */
+/* EVQ_E_INVALID with "FILE:LINE:COLUMN: sentence" for a node, or for its key. */
 enum evq_status evq_read_fail(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *format, ...) EVQ_PRINTF(3, 4);
 enum evq_status evq_read_fail_key(const struct evq_config_reader *reader,
@@ -52,29 +50,29 @@ enum evq_status evq_read_nomem(const struct evq_config_reader *reader);
 
 enum evq_status evq_read_kind(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, enum evq_node_kind kind) EVQ_CHECK_RESULT;
-/* true or false. */
+/* Reads true or false. */
 enum evq_status evq_read_bool(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, bool *ret) EVQ_CHECK_RESULT;
-/* A list of scalars; NULL-terminated. name_bytes_max > 0: each is a name of at most that many
- * bytes. */
+/* Reads a list of scalars into a NULL-terminated array. name_bytes_max > 0: each must be a name of
+ * at most that many bytes. */
 enum evq_status evq_read_texts(const struct evq_config_reader *reader, const struct evq_node *node,
                                const char *where, size_t name_bytes_max,
                                const char *const **ret_texts, size_t *ret_count) EVQ_CHECK_RESULT;
-/* Scalars below node, flattened: "a.b", lists as "a.0". Entries of node named in `except`
- * (NULL-terminated) are left out. */
+/* Reads the scalars below node, flattened: "a.b", lists as "a.0". Skips entries of node named in
+ * `except` (NULL-terminated). */
 enum evq_status evq_read_pairs(const struct evq_config_reader *reader, const struct evq_node *node,
                                const char *where, const char *const *except,
                                struct evq_pair **ret_pairs, size_t *ret_count) EVQ_CHECK_RESULT;
-/* The key of an entry as a name of the queue's alphabet. */
+/* Checks that the key of an entry is a legal name. */
 enum evq_status evq_read_name(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *what) EVQ_CHECK_RESULT;
-/* path made absolute against the file's directory; NULL: out of memory. */
+/* Returns path made absolute against the file's directory; NULL: out of memory. */
 const char *evq_read_path(const struct evq_config_reader *reader, const char *path);
 
-/* The whole file into reader->config, which holds the defaults. */
+/* Reads the whole file into reader->config, which holds the defaults. */
 enum evq_status evq_read_file(const struct evq_config_reader *reader,
                               const struct evq_node *root) EVQ_CHECK_RESULT;
-/* Sections; base is the struct evq_config. */
+/* Readers of sections; base is the struct evq_config. */
 enum evq_status evq_read_redis(const struct evq_config_reader *reader, const struct evq_node *node,
                                const char *where, void *base) EVQ_CHECK_RESULT;
 enum evq_status evq_read_suites(const struct evq_config_reader *reader, const struct evq_node *node,
@@ -85,7 +83,7 @@ enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,
 /* The map `lmms` of the section gateway. */
 enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, void *base) EVQ_CHECK_RESULT;
-/* Digest and definition of a suite that is otherwise complete. */
+/* Sets digest and definition of a suite that is otherwise complete. */
 enum evq_status evq_suite_digest(const struct evq_config_reader *reader,
                                  struct evq_suite *suite) EVQ_CHECK_RESULT;
 

@@ -1,4 +1,4 @@
-/* The section redis, and the connection that it describes. */
+/* Reads the section redis, and makes the connection's settings from it. */
 #include <string.h>
 
 #include "shared/config/config_read.h"
@@ -71,7 +71,7 @@ enum evq_status evq_read_redis(const struct evq_config_reader *reader, const str
     const struct evq_config *config = base;
     enum evq_status status =
         evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
-    // Whoever writes this believes that the connection is encrypted.
+    // A user who writes this believes that the connection is encrypted.
     if (status == EVQ_OK && config->redis.tls_given && config->redis.url[0] != '\0' &&
         strncmp(config->redis.url, "rediss", 6) != 0) {
         return evq_read_fail(reader, node,

@@ -32,7 +32,7 @@ void evq_config_checkpoint_path(const struct evq_config *config, const char *che
     (void)snprintf(out, out_bytes, "%s", checkpoint);
 }
 
-/* The part of path below root, "" for root itself; NULL when it does not lie beneath it. */
+/* Returns the part of path below root, "" for root itself, or NULL if path is elsewhere. */
 static const char *below(const char *root, const char *path)
 {
     size_t bytes = strlen(root);
@@ -45,7 +45,7 @@ static const char *below(const char *root, const char *path)
     return path + bytes + strspn(path + bytes, "/");
 }
 
-/* Whether a component is "." or "..": only the file system knows where such a path leads. */
+/* Whether a component is "." or "..". Only the file system knows where such a path leads. */
 static bool has_dots(const char *path)
 {
     for (const char *part = path; part != NULL;) {
@@ -110,7 +110,7 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
     char safe[176];
     (void)evq_error_escape(path, strlen(path), shown, sizeof shown);
     (void)evq_error_escape(directory, strlen(directory), safe, sizeof safe);
-    // The line to add before the list of roots: a long list may be cut.
+    // The missing line comes before the list of roots, because a long list may be cut.
     return evq_error_set(err, EVQ_E_NOT_FOUND,
                          "'%s' lies beneath no root; add to %.60s: roots: {%s: %s} (present: %s)",
                          shown, config->file[0] != '\0' ? config->file : "evalq.yaml", name, safe,

@@ -1,4 +1,4 @@
-/* The sections roots, worker and logger, and the file as a whole. */
+/* Reads the sections roots, worker, logger and gateway, and the file as a whole. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "shared/config/config_read.h"
 
-#define HOST_BYTES_MAX 253 // Of a DNS name.
+#define HOST_BYTES_MAX 253 // Limit of a DNS name.
 #define ROOTS_MAX      64
 
 static enum evq_status read_roots(const struct evq_config_reader *reader,
@@ -41,7 +41,8 @@ static enum evq_status read_roots(const struct evq_config_reader *reader,
             return evq_read_nomem(reader);
         }
         if (strcmp(entry->key, EVQ_CONFIG_ROOT_SHM) == 0) {
-            config->shm.path = path; // Elsewhere than by default: another user's, or a container's.
+            // Another place than the default: another user's, or a container's.
+            config->shm.path = path;
             continue;
         }
         roots[count].name = entry->key;
@@ -81,7 +82,7 @@ static enum evq_status read_devices(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
-/* UUIDs as the driver names them: nvidia-smi -L shows them. */
+/* GPUs are named by UUID, as nvidia-smi -L shows them. */
 static enum evq_status read_gpus(const struct evq_config_reader *reader,
                                  const struct evq_node *node, const char *where, void *base)
 {
@@ -139,10 +140,10 @@ static enum evq_status read_worker(const struct evq_config_reader *reader,
     struct evq_config *config = base;
     const int64_t heartbeat_default_ms = config->worker.heartbeat_ms;
 
-    config->worker.heartbeat_ms = 0; // To see whether the file says it.
+    config->worker.heartbeat_ms = 0; // Shows afterwards whether the file sets it.
     enum evq_status status =
         evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
-    if (config->worker.heartbeat_ms == 0) { // Five to a lease, as the defaults have it.
+    if (config->worker.heartbeat_ms == 0) { // Five heartbeats per lease, as in the defaults.
         int64_t fifth = config->worker.lease_ms / 5;
         config->worker.heartbeat_ms = fifth < heartbeat_default_ms ? fifth : heartbeat_default_ms;
     }
@@ -155,7 +156,7 @@ static enum evq_status read_worker(const struct evq_config_reader *reader,
     return status;
 }
 
-/* The name or kind of a sink; "" when it is absent. */
+/* Reads the name or kind of a sink; "" if it is absent. */
 static enum evq_status read_sink_word(const struct evq_config_reader *reader,
                                       const struct evq_node *node, const char *where,
                                       const char *key, const char **ret_word)
@@ -175,7 +176,7 @@ static enum evq_status read_sink_word(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
-/* `enabled` of a sink; true when it is absent. */
+/* Reads `enabled` of a sink; true if it is absent. */
 static enum evq_status read_sink_enabled(const struct evq_config_reader *reader,
                                          const struct evq_node *node, const char *where,
                                          bool *ret_enabled)
@@ -191,7 +192,7 @@ static enum evq_status read_sink_enabled(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
-/* A bare name: a sink of that kind without options. */
+/* Reads a bare name: a sink of that kind without options. */
 static enum evq_status read_sink_name(const struct evq_config_reader *reader,
                                       const struct evq_node *node, const char *where,
                                       struct evq_sink_config *sink)
@@ -332,7 +333,8 @@ enum evq_status evq_read_file(const struct evq_config_reader *reader, const stru
         {"redis", EVQ_KEY_CALL, 0, 0, 0, evq_read_redis},
         {"roots", EVQ_KEY_CALL, 0, 0, 0, read_roots},
         {"evaluators", EVQ_KEY_CALL, 0, 0, 0, evq_read_evaluators},
-        {"suites", EVQ_KEY_ANY, 0, 0, 0, NULL}, // After the evaluators, which suites name.
+        // Suites are read after the evaluators, because they name them.
+        {"suites", EVQ_KEY_ANY, 0, 0, 0, NULL},
         {"worker", EVQ_KEY_CALL, 0, 0, 0, read_worker},
         {"logger", EVQ_KEY_CALL, 0, 0, 0, read_logger},
         {"gateway", EVQ_KEY_CALL, 0, 0, 0, read_gateway},

@@ -43,7 +43,7 @@ static enum evq_status read_limits(const struct evq_config_reader *reader,
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
-/* Whether a flattened key is `word`, or an entry of a list of that name: "inputs", "inputs.3". */
+/* Whether a flattened key is `word` or an entry of a list of that name: "inputs", "inputs.3". */
 static bool key_is(const char *key, const char *word)
 {
     size_t bytes = strlen(word);
@@ -99,7 +99,7 @@ static enum evq_status read_data(const struct evq_config_reader *reader,
                             : resolve_paths(reader, pairs, task->data_count, evq_config_data_path);
 }
 
-/* The keys of a task that the table knows; every other one is an option for the evaluator. */
+/* The keys of a task in this table. Every other key is an option for the evaluator. */
 static const struct evq_key task_keys[] = {
     {"name", EVQ_KEY_TEXT, offsetof(struct evq_task_config, name), 0, 0, NULL},
     {"type", EVQ_KEY_TEXT, offsetof(struct evq_task_config, type), 0, 0, NULL},
@@ -213,7 +213,7 @@ static enum evq_status read_tasks(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
-/* A program whose result is one set of metrics need not name it twice: the suite is the task. */
+/* A program with only one set of metrics need not name a task: the suite is the task. */
 static enum evq_status add_only_task(const struct evq_config_reader *reader,
                                      struct evq_suite *suite)
 {
@@ -227,7 +227,7 @@ static enum evq_status add_only_task(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
-/* evaluators were read before: suites name them. */
+/* Checks an evaluator that a suite names. The evaluators were read before. */
 static enum evq_status check_evaluator(const struct evq_config_reader *reader,
                                        const struct evq_node *node, const char *where,
                                        const char *name, bool command_only)
@@ -279,7 +279,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
         {"limits", EVQ_KEY_CALL, 0, 0, 0, read_limits},
         {"shards", EVQ_KEY_INT32, offsetof(struct evq_suite, shards), 1, 1024, NULL},
         {"every", EVQ_KEY_INT64, offsetof(struct evq_suite, every), 1, EVQ_JOB_STEP_MAX, NULL},
-        {"tasks", EVQ_KEY_ANY, 0, 0, 0, NULL}, // After the evaluator is known.
+        {"tasks", EVQ_KEY_ANY, 0, 0, 0, NULL}, // Read after the evaluator is known.
     };
     char where[64];
     char inner[80];

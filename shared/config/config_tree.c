@@ -12,7 +12,7 @@ struct tree {
     size_t depth;
     size_t nodes;
     struct evq_node *root;
-    // The key that the next value of the innermost map belongs to.
+    // The key of the next value in the innermost map.
     const char *key;
     size_t key_line;
     size_t key_column;
@@ -55,7 +55,7 @@ static enum evq_status parser_fail(struct tree *tree)
                          parser->context != NULL ? parser->context : "");
 }
 
-/* Puts node where the next value belongs: into the innermost open container, or as the root. */
+/* Adds node to the innermost open container, or makes it the root. */
 static enum evq_status tree_attach(struct tree *tree, struct evq_node *node,
                                    const yaml_mark_t *mark)
 {

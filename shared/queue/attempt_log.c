@@ -11,9 +11,9 @@
 #include "shared/base/file.h"
 #include "shared/queue/job.h"
 
-#define QUEUE_BYTES 8 // Of the epoch.
+#define QUEUE_BYTES 8 // Length of the queue's part in an epoch.
 
-/* What of it no failover changes, as far as it can stand in the name of a file. */
+/* Length of the part of epoch that no failover changes and that can be in a file name. */
 static size_t queue_bytes(const char *epoch)
 {
     const size_t bytes = strspn(epoch, "0123456789abcdef");

@@ -24,7 +24,7 @@ static enum evq_status encode(const struct evq_schema *schema, const void *recor
     }
     if (writer.status == EVQ_OK &&
         evq_codec_scan(out->data + start, out->bytes - start, bytes_max, err) != EVQ_OK) {
-        // Nobody could read it back: too many entries in all, or extra bytes that are no pairs.
+        // Nobody could read it back: it has too many entries, or the extra bytes are not pairs.
         writer.status = evq_error_set(err, EVQ_E_LIMIT, "%s holds more than %d values",
                                       schema->name, EVQ_CODEC_NODES_MAX);
     }
@@ -92,7 +92,7 @@ static enum evq_status decode(const struct evq_schema *schema, const uint8_t *da
     return status;
 }
 
-/* What the check refuses in bytes from outside is corrupt, not a wrong argument of the caller. */
+/* A check that fails on bytes from outside means corrupt bytes, not a wrong argument. */
 static enum evq_status refused(const char *record, enum evq_status status, struct evq_error *err)
 {
     (void)evq_error_prefix(err, "%s", record);

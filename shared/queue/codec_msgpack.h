@@ -1,7 +1,5 @@
-/*
- * Between the codec's files: msgpack-c, included here and nowhere else, and what writes and reads
- * records by table. Private to the codec.
- */
+/* Private to the codec: msgpack-c, which only the codec includes, and the functions that write and
+ * read records by table. */
 #ifndef EVQ_SHARED_CODEC_MSGPACK_H
 #define EVQ_SHARED_CODEC_MSGPACK_H
 
@@ -13,14 +11,14 @@
 struct evq_codec_writer {
     msgpack_packer packer;
     struct evq_error *err;
-    enum evq_status status; // The first failure; later writes do nothing of use.
+    enum evq_status status; // The first error. Later writes do not change the outcome.
 };
 
 void evq_codec_writer_init(struct evq_codec_writer *writer, struct evq_buffer *out,
                            struct evq_error *err);
 void evq_codec_write_key(struct evq_codec_writer *writer, const char *text);
-/* version: NULL, or the name of the version field, which comes first. The caller appends the extra
- * pairs. */
+/* Writes a struct as a map. version: NULL, or the name of the version field, which comes first. The
+ * caller appends the extra pairs. */
 void evq_codec_write_struct(struct evq_codec_writer *writer, const struct evq_schema *schema,
                             const void *base, const void *defaults, const char *version,
                             uint32_t extra_count);
@@ -32,39 +30,39 @@ struct evq_codec_reader {
     const char *record; // "message", "result".
 };
 
-/* A field's place in its record, for messages only: metrics, its entry 3, value. */
+/* A field's position in its record, for messages: metrics, its entry 3, value. */
 struct evq_codec_where {
     const struct evq_codec_where *outer; // NULL: the record itself.
-    const char *name;                    // NULL: an entry of a list,
+    const char *name;                    // NULL: an entry of a list.
     uint32_t index;                      // this one.
 };
 
-/* What a record holds that its schema does not know. */
+/* Fields of a record that its schema does not know. */
 struct evq_codec_extra {
     const uint8_t *data;
     size_t bytes;
     uint32_t count;
 };
 
-/* Scans, then unpacks what the caller reads and destroys. */
+/* Scans and unpacks. The caller destroys *unpacked. */
 enum evq_status evq_codec_unpack(const uint8_t *data, size_t bytes, size_t bytes_max,
                                  const char *record, msgpack_unpacked *unpacked,
                                  struct evq_error *err);
 const char *evq_codec_object_kind(const msgpack_object *object);
 bool evq_codec_object_is(const msgpack_object *object, const char *text);
-/* Every key is text, and none comes twice. */
+/* Checks that every key is text and occurs once. */
 enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader,
                                     const struct evq_codec_where *where,
                                     const msgpack_object_map *map);
-/* where NULL: the record itself. Unknown keys are passed over; *ret_unknown, which may be NULL:
- * whether there was one, other than "version". */
+/* Reads a map into the struct at base. where NULL: the record itself. Unknown keys are skipped;
+ * *ret_unknown (may be NULL): whether there was one other than "version". */
 enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
                                       const struct evq_schema *schema,
                                       const struct evq_codec_where *where,
                                       const msgpack_object_map *map, void *base, bool *ret_unknown);
 enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
                                        const msgpack_object_map *map, int64_t version_max);
-/* The pairs whose keys the schema does not have, byte for byte, into the reader's arena. */
+/* Copies the pairs whose keys the schema does not have, byte for byte, into the reader's arena. */
 enum evq_status evq_codec_read_extra(const struct evq_codec_reader *reader,
                                      const struct evq_schema *schema, const uint8_t *data,
                                      size_t bytes, struct evq_codec_extra *ret_extra);

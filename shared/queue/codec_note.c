@@ -59,7 +59,7 @@ static enum evq_status note_text(struct evq_arena *arena, const msgpack_object *
         return evq_error_set(err, EVQ_E_CORRUPT, "note: expected text without NUL, got %s",
                              evq_codec_object_kind(object));
     }
-    // An empty text has no address.
+    // An empty text may have a NULL pointer.
     if (object->via.str.size > 0 &&
         memchr(object->via.str.ptr, '\0', object->via.str.size) != NULL) {
         return evq_error_set(err, EVQ_E_CORRUPT, "note: expected text without NUL, got one with");

@@ -4,7 +4,7 @@
 
 #include "shared/queue/codec_msgpack.h"
 
-#define WHERE_BYTES_MAX 160 // Of the name of a field in a message, cut to fit.
+#define WHERE_BYTES_MAX 160 // Room for the name of a field in a message; longer names are cut.
 
 const char *evq_codec_object_kind(const msgpack_object *object)
 {
@@ -26,7 +26,7 @@ const char *evq_codec_object_kind(const msgpack_object *object)
                                                                         : "something else";
 }
 
-/* "metrics[3].value". Made when there is something to say: a record has dozens of fields. */
+/* Writes "metrics[3].value". Called only for errors, because a record has dozens of fields. */
 static const char *where_text(const struct evq_codec_where *where, char out[WHERE_BYTES_MAX])
 {
     out[0] = '\0';
@@ -43,7 +43,7 @@ static const char *where_text(const struct evq_codec_where *where, char out[WHER
     return out;
 }
 
-/* What is wrong with a field. */
+/* Refuses a field with a reason. */
 static enum evq_status read_refuse(const struct evq_codec_reader *reader,
                                    const struct evq_codec_where *where, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -79,9 +79,9 @@ bool evq_codec_object_is(const msgpack_object *object, const char *text)
     const uint32_t bytes = object->via.str.size;
 
     if (object->type != MSGPACK_OBJECT_STR || bytes == 0 || object->via.str.ptr[0] != text[0]) {
-        return false; // Most are told apart by their first letter; none of ours is "".
+        return false; // Most keys differ in the first letter. None of ours is empty.
     }
-    // strncmp() ends at a NUL that both have: only what is as long as ours is ours.
+    // strncmp() stops at a NUL in both, so the lengths are compared too.
     return strncmp(text, object->via.str.ptr, bytes) == 0 && strlen(text) == bytes;
 }
 
@@ -167,7 +167,7 @@ static enum evq_status read_word(const struct evq_codec_reader *reader,
     return EVQ_OK;
 }
 
-/* A map, or the empty array that Lua writes for an empty table. */
+/* Accepts a map, or the empty array that Lua writes for an empty table. */
 static bool object_map(const msgpack_object *object, msgpack_object_map *ret)
 {
     if (object->type == MSGPACK_OBJECT_ARRAY && object->via.array.size == 0) {
@@ -178,7 +178,6 @@ static bool object_map(const msgpack_object *object, msgpack_object_map *ret)
     return object->type == MSGPACK_OBJECT_MAP;
 }
 
-/* Every key is text, and none comes twice. */
 enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader,
                                     const struct evq_codec_where *where,
                                     const msgpack_object_map *map)
@@ -353,7 +352,6 @@ static const struct evq_schema_field *schema_find(const struct evq_schema *schem
     return NULL;
 }
 
-/* where NULL: the record itself. Unknown keys are passed over. */
 enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
                                       const struct evq_schema *schema,
                                       const struct evq_codec_where *where,
@@ -382,7 +380,7 @@ enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
     return status;
 }
 
-/* Fields come in any order, so that the version is looked for before anything else is judged. */
+/* Reads the version before anything else is checked, because fields come in any order. */
 enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
                                        const msgpack_object_map *map, int64_t version_max)
 {
@@ -405,13 +403,12 @@ enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
     return EVQ_OK;
 }
 
-/* Where the pairs of a scanned map begin. */
+/* Returns where the pairs of a scanned map begin. */
 static size_t map_begin(uint8_t type)
 {
     return type == 0xde ? 3 : type == 0xdf ? 5 : 1;
 }
 
-/* Copies the pairs whose keys the schema does not have, byte for byte. */
 enum evq_status evq_codec_read_extra(const struct evq_codec_reader *reader,
                                      const struct evq_schema *schema, const uint8_t *data,
                                      size_t bytes, struct evq_codec_extra *ret_extra)
@@ -454,7 +451,6 @@ enum evq_status evq_codec_read_extra(const struct evq_codec_reader *reader,
     return status;
 }
 
-/* Scans, then unpacks what the caller reads and destroys. */
 enum evq_status evq_codec_unpack(const uint8_t *data, size_t bytes, size_t bytes_max,
                                  const char *record, msgpack_unpacked *unpacked,
                                  struct evq_error *err)

@@ -1,7 +1,6 @@
 /*
- * The pre-scan, declared in codec.h: walks the type bytes alone, with a stack of its own, and
- * allocates nothing. Five bytes such as dd ff ff ff ff declare an array that msgpack-c would ask
- * gigabytes for.
+ * The scan, declared in codec.h: reads only type bytes, with its own stack, and allocates nothing.
+ * Five bytes such as dd ff ff ff ff declare an array for which msgpack-c would allocate gigabytes.
  */
 #include "shared/queue/codec.h"
 
@@ -9,8 +8,9 @@ enum scan_kind { SCAN_ATOM, SCAN_ARRAY, SCAN_MAP, SCAN_BAD };
 
 struct scan_head {
     enum scan_kind kind;
-    uint8_t length_bytes; // Width of the length behind the type byte; 0: it is in the type byte.
-    // Payload bytes (atom) or entries (container) when length_bytes is 0; else added.
+    // Size of the length after the type byte; 0: the length is in the type byte.
+    uint8_t length_bytes;
+    // Payload bytes (atom) or entries (container); added to the length if length_bytes is not 0.
     uint32_t fixed;
 };
 
@@ -65,8 +65,8 @@ static struct scan_head head_of(uint8_t type)
     return table[type - 0xc0];
 }
 
-/* One object's head at *at, checked against the bytes that are left; moves *at past the head and an
- * atom's payload. */
+/* Reads one object's head at *at and checks it against the remaining bytes. Moves *at past the head
+ * and an atom's payload. */
 static enum evq_status scan_one(const uint8_t *data, size_t bytes, size_t *at,
                                 uint64_t *ret_children, bool *ret_container, struct evq_error *err)
 {

@@ -131,7 +131,7 @@ static const struct evq_schema_field job_fields[] = {
      .table = &snapshot},
 };
 
-// The defaults themselves are job.c's and result.c's; codec.c asks for them.
+// The defaults themselves are in job.c and result.c; codec.c asks for them.
 const struct evq_schema evq_schema_job = {
     .name = "message",
     .fields = job_fields,
@@ -187,7 +187,7 @@ static const struct evq_schema sum = {
     .defaults = &sum_defaults,
 };
 
-// Differences of clocks may come out negative: odd, but no reason to lose a result.
+// Differences of clocks may be negative, which is no reason to lose a result.
 static const struct evq_schema_field timing_fields[] = {
     INT64(evq_timing, queued_ms, INT64_MIN, INT64_MAX),
     INT64(evq_timing, load_us, INT64_MIN, INT64_MAX),
@@ -259,7 +259,7 @@ const struct evq_schema evq_schema_result = {
     .bytes = sizeof(struct evq_result),
 };
 
-/* Members are read through memcpy: the tables know offsets, not types. */
+/* Members are read with memcpy(), because the tables know offsets, not types. */
 const void *evq_schema_at(const void *base, size_t offset)
 {
     return (const unsigned char *)base + offset;
@@ -314,7 +314,6 @@ unsigned evq_schema_word(const void *base, size_t offset)
 
 static bool struct_given(const struct evq_schema *schema, const void *base, const void *defaults);
 
-/* Whether a field must be written: it differs from its default, or its flag says so. */
 bool evq_schema_given(const struct evq_schema_field *field, const void *base, const void *defaults)
 {
     if (field->flag != EVQ_SCHEMA_ALWAYS) {

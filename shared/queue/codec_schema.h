@@ -1,7 +1,5 @@
-/*
- * What the fields of the records are called on the wire and where they lie in memory: one table a
- * struct, read by codec.c in both directions. Private to the codec.
- */
+/* The tables of the records: the name of each field in msgpack and its place in the struct. Used
+ * for reading and writing. Private to the codec. */
 #ifndef EVQ_SHARED_CODEC_SCHEMA_H
 #define EVQ_SHARED_CODEC_SCHEMA_H
 
@@ -24,8 +22,8 @@ enum evq_schema_type {
     EVQ_SCHEMA_LIST    // pointer to structs, count; an array of maps by table
 };
 
-/* A field may hang on a bool of its struct: written only when that is `when`, and setting it so
- * when it is read. */
+/* A field may depend on a bool of its struct: it is written only if the bool has this value, and
+ * reading it sets the bool. */
 enum evq_schema_flag { EVQ_SCHEMA_ALWAYS, EVQ_SCHEMA_WHEN_SET, EVQ_SCHEMA_WHEN_CLEAR };
 
 struct evq_schema_field {
@@ -48,7 +46,7 @@ struct evq_schema {
     const struct evq_schema_field *fields;
     size_t field_count; // At most 64.
     size_t bytes;
-    // A struct of `bytes`; NULL for a STRUCT, whose defaults lie in the outer ones.
+    // A struct of `bytes`; NULL for a STRUCT, whose defaults are in the outer struct.
     const void *defaults;
 };
 

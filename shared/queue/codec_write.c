@@ -17,7 +17,7 @@ void evq_codec_writer_init(struct evq_codec_writer *writer, struct evq_buffer *o
     msgpack_packer_init(&writer->packer, out, writer_append);
 }
 
-/* Results of msgpack_pack_* are not looked at: all they can report is in out->failed. */
+/* Results of msgpack_pack_* are ignored, because out->failed holds all they can report. */
 static void write_text(struct evq_codec_writer *writer, const char *text, size_t bytes)
 {
     (void)msgpack_pack_str(&writer->packer, bytes);
@@ -137,8 +137,6 @@ static void write_field(struct evq_codec_writer *writer, const struct evq_schema
     }
 }
 
-/* version: NULL, or the name of the version field, which comes first. The caller appends the extra
- * pairs. */
 void evq_codec_write_struct(struct evq_codec_writer *writer, const struct evq_schema *schema,
                             const void *base, const void *defaults, const char *version,
                             uint32_t extra_count)

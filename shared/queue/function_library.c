@@ -6,8 +6,8 @@
 // evalq_v1_info's reply: major build epoch now lease_ms heartbeat_ms.
 enum { INFO_MAJOR, INFO_BUILD, INFO_ITEMS_MIN };
 
-/* The answer is about the library: any prefix will do, but in a cluster, where each node has its
- * own. */
+/* Asks about the library with any prefix. In a cluster each node has its own library, so there the
+ * prefix matters. */
 #define PREFIX_ANY "evalq:{main}:"
 
 static bool reply_number(const struct evq_reply *reply, int64_t *ret_number)
@@ -54,7 +54,7 @@ enum evq_status evq_function_library_judge(const struct evq_conn *conn, int64_t 
     return EVQ_OK;
 }
 
-/* Major and build that are there; EVQ_E_VERSION when none is. */
+/* Reads the major number and build of the installed library. EVQ_E_VERSION: there is none. */
 static enum evq_status ask(struct evq_conn *conn, const char *prefix, int64_t *ret_major,
                            int64_t *ret_build, struct evq_error *err)
 {
@@ -71,7 +71,7 @@ static enum evq_status ask(struct evq_conn *conn, const char *prefix, int64_t *r
     if (reply->type != EVQ_REPLY_ARRAY || reply->item_count < INFO_ITEMS_MIN ||
         !reply_number(reply->items[INFO_MAJOR], ret_major) ||
         !reply_number(reply->items[INFO_BUILD], ret_build)) {
-        evq_conn_drop(conn); // As after any reply that cannot be one.
+        evq_conn_drop(conn); // Closes the connection, as after any malformed reply.
         status = evq_error_set(err, EVQ_E_IO, "%s: %sinfo answers out of shape",
                                evq_conn_where(conn), EVQ_FUNCTIONS_PREFIX);
     }
@@ -79,7 +79,7 @@ static enum evq_status ask(struct evq_conn *conn, const char *prefix, int64_t *r
     return status;
 }
 
-/* Whether a library of our name is loaded at all, whatever it answers. */
+/* Whether a library of our name is loaded, whatever its version. */
 static enum evq_status is_loaded(struct evq_conn *conn, bool *ret_loaded, struct evq_error *err)
 {
     static const char *const words[] = {"FUNCTION", "LIST", "LIBRARYNAME", EVQ_FUNCTIONS_LIBRARY};
@@ -143,15 +143,16 @@ enum evq_status evq_function_library_install_for(struct evq_conn *conn, const ch
     }
     status = is_loaded(conn, &loaded, err);
     if (status == EVQ_OK) {
-        // Without REPLACE where none was: of two installers at once, the slower one must look
-        // again.
+        // Without REPLACE if there was none: of two installers at once, the slower one fails and
+        // looks again.
         status = load(conn, loaded, err);
     }
     if (status == EVQ_E_INVALID && !loaded) {
         bool there = false;
         struct evq_error second;
         if (is_loaded(conn, &there, &second) == EVQ_OK && there) {
-            status = EVQ_OK; // The other installer's; what follows says whether it will do.
+            // The other installer's library is there. The next call checks its version.
+            status = EVQ_OK;
         }
     }
     if (status == EVQ_OK) {

@@ -1,7 +1,7 @@
 /*
- * The function library evalq_v1: its text, embedded by the build from shared/queue/lua, and its
- * version rules. Major = key layout and library name. Within a major, functions and arguments are
- * only appended.
+ * The function library evalq_v1: its text, which the build embeds from shared/queue/lua, and its
+ * version rules. The major number is the key layout and part of the name. Within a major number,
+ * functions and arguments are only added. Threads as the connection.
  */
 #ifndef EVQ_SHARED_FUNCTION_LIBRARY_H
 #define EVQ_SHARED_FUNCTION_LIBRARY_H
@@ -19,24 +19,27 @@ extern const int64_t evq_function_library_build; // From shared/queue/lua/BUILD;
                                                  // change of shared/queue/lua.
 
 /*
- * Loads the library when none is there or the one there has a lower build; leaves an equal or
- * higher build alone. ret_build: the build that is there afterwards. EVQ_E_AUTH when the user may
- * not load functions.
+ * Installs the library if there is none, or one with a lower build. An equal or higher build is
+ * kept. ret_build: the build that is installed afterwards. EVQ_E_AUTH: the user must not load
+ * functions.
  */
 enum evq_status evq_function_library_install(struct evq_conn *conn, int64_t *ret_build,
                                              struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same where the keys of this prefix lie: in a cluster each node has its own library. */
+/* The same on the node that holds the keys of this prefix: in a cluster each node has its own
+ * library. */
 enum evq_status evq_function_library_install_for(struct evq_conn *conn, const char *prefix,
                                                  int64_t *ret_build,
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* What evalq_v1_info answered, judged: EVQ_E_VERSION when this program cannot work with it. */
+/*
+ * Checks the version that evalq_v1_info returned. EVQ_E_VERSION: this program cannot work with it.
+ */
 enum evq_status evq_function_library_judge(const struct evq_conn *conn, int64_t major,
                                            int64_t build, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_VERSION's sentence for a server without the library; keeps err's where the server itself is
- * too old. */
+/* Sets the EVQ_E_VERSION message for a server without the library. Keeps the message if the server
+ * itself is too old. */
 enum evq_status evq_function_library_missing(const struct evq_conn *conn, struct evq_error *err);
 
 #endif

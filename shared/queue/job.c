@@ -74,7 +74,8 @@ static bool name_byte(char c)
 bool evq_job_name_valid(const char *text, size_t bytes_max)
 {
     if (text == NULL || text[0] == '\0' || strcmp(text, ".") == 0 || strcmp(text, "..") == 0) {
-        return false; // The two dot names would climb where names become directories.
+        // The names "." and ".." would leave the directory where names become directories.
+        return false;
     }
     size_t bytes = 0;
     while (text[bytes] != '\0') {
@@ -102,7 +103,7 @@ void evq_job_map_name(const char *text, size_t bytes_max, char *out)
     for (size_t i = 0; i < text_bytes && used < kept; i++) {
         bool legal = name_byte(text[i]);
         if (!legal && used > 0 && out[used - 1] == '-') {
-            continue; // One dash for a run of foreign bytes.
+            continue; // One dash for a run of illegal bytes.
         }
         out[used++] = legal ? text[i] : '-';
     }
@@ -111,7 +112,7 @@ void evq_job_map_name(const char *text, size_t bytes_max, char *out)
         used--;
     }
     if (used == 0) {
-        tail++; // No leading dash: the name stands in command lines.
+        tail++; // No leading dash, because the name is used in command lines.
     }
     size_t tail_bytes = strnlen(tail, bytes_max - used);
     memcpy(out + used, tail, tail_bytes);
@@ -182,7 +183,7 @@ enum evq_status evq_job_check_file(const char *field, const char *path, struct e
     return evq_job_check_text(field, path, err);
 }
 
-/* Relative, without "..": what it names lies beneath the root. */
+/* Checks that the path is relative and without "..", so that it stays below the root. */
 static enum evq_status check_path(const char *field, const char *path, struct evq_error *err)
 {
     enum evq_status status = evq_job_check_file(field, path, err);
@@ -341,7 +342,7 @@ void evq_job_id(const struct evq_job *job, char out[EVQ_JOB_ID_BYTES_MAX])
                    job->variant, job->suite);
 }
 
-/* A decimal number without sign or leading zero, within min to max. */
+/* Reads a decimal number without sign or leading zero, within min to max. */
 static bool parse_number(const char *text, int64_t min, int64_t max, int64_t *ret)
 {
     size_t digits = strspn(text, "0123456789");
@@ -448,7 +449,7 @@ enum evq_status evq_job_policy_parse(const char *word, enum evq_job_policy *ret_
     return EVQ_E_INVALID;
 }
 
-/* Where NAME begins in OUT/.evalq/pins/PIN/NAME; NULL: path is in no pin. */
+/* Returns where NAME begins in OUT/.evalq/pins/PIN/NAME; NULL: path is not in a pin. */
 static const char *pinned_find(const char *path, size_t *ret_out_bytes)
 {
     static const char pins[] = "/.evalq/pins/";

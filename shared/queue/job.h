@@ -22,13 +22,13 @@
 #define EVQ_JOB_FINGERPRINT_CHARS 32  // XXH3-128 in lower-case hex.
 #define EVQ_JOB_BANDS             4   // 0 urgent, 1 high, 2 normal, 3 backfill.
 #define EVQ_JOB_STEP_MAX          ((int64_t)1 << 40)
-#define EVQ_JOB_PAIRS_MAX         256 // Of each: params, trackers, tags.
+#define EVQ_JOB_PAIRS_MAX         256 // Limit for each of params, trackers, tags.
 #define EVQ_JOB_PATH_BYTES_MAX    4095
 #define EVQ_NEEDS_LABELS_MAX      16
 #define EVQ_NEEDS_GPUS_MAX        64
-#define EVQ_NEEDS_BYTES_MAX       512 // Of their text, as people write it, with its NUL.
+#define EVQ_NEEDS_BYTES_MAX       512 // Room for needs as text, with the NUL.
 
-enum evq_job_state { // In this order everywhere; names in docs/protocol.md.
+enum evq_job_state { // In this order everywhere; docs/protocol.md has the names.
     EVQ_JOB_QUEUED,
     EVQ_JOB_DELAYED,
     EVQ_JOB_RUNNING,
@@ -63,14 +63,14 @@ struct evq_job {
     const char *suite;
     // Name of a configured root, or "shm", then path is the snapshot's name on `host`.
     const char *root;
-    const char *path;   // Relative to the root.
-    const char *pin;    // "" or a pinned copy of it, relative to the same root: read where it is
-                        // there, else path.
-    const char *format; // Hint: "", "safetensors", "torch", ...
+    const char *path; // Relative to the root.
+    // "" or a pinned copy, relative to the same root. It is read if it exists, else path.
+    const char *pin;
+    const char *format;           // Hint: "", "safetensors", "torch", ...
     const char *fingerprint;      // "" or 32 hex digits.
     const char *manifest;         // "" or file names and sizes, one "name\tbytes\n" a line.
-    const char *host;             // The producer's.
-    struct evq_snapshot snapshot; // Of a job beneath the root shm.
+    const char *host;             // Name of the producer's host.
+    struct evq_snapshot snapshot; // Only if root is shm.
     bool snapshot_given;
     int64_t created_ms; // When it was submitted, unix ms, producer's clock.
     struct evq_needs needs;
@@ -98,17 +98,17 @@ const struct evq_job *evq_job_defaults(void); // Static, its arena is NULL.
 /* EVQ_E_INVALID names the field that is missing or out of range. */
 enum evq_status evq_job_check(const struct evq_job *job, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* What it asks of one text, UTF-8, and of a file's name, no control bytes either. EVQ_E_INVALID
- * names the field; allocates nothing. */
+/* The check of one text (UTF-8), and of a file name (no control bytes either). EVQ_E_INVALID names
+ * the field. Both allocate nothing. */
 enum evq_status evq_job_check_text(const char *field, const char *value,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_job_check_file(const char *field, const char *path,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* "RUN/STEP/VARIANT/SUITE" of a checked job. */
+/* Writes "RUN/STEP/VARIANT/SUITE" of a checked job. */
 void evq_job_id(const struct evq_job *job, char out[EVQ_JOB_ID_BYTES_MAX]);
 
-/* The parts of an id; pointers into scratch, which must hold EVQ_JOB_ID_BYTES_MAX. */
+/* The parts of an id. They point into scratch, which must hold EVQ_JOB_ID_BYTES_MAX. */
 struct evq_job_name {
     const char *run;
     int64_t step;
@@ -128,23 +128,28 @@ enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_M
  */
 void evq_job_map_name(const char *text, size_t bytes_max, char *out);
 
-/* Where the training saved what a message's path names: OUT/.evalq/pins/PIN/NAME is a copy of
- * OUT/NAME that goes when its jobs have ended; any other path is itself. Cut to out_bytes. Returns
- * whether it was a pin's. */
+/*
+ * Writes to out where the training saved the checkpoint of a path: OUT/.evalq/pins/PIN/NAME is a
+ * temporary copy of OUT/NAME; any other path is itself. Cut to out_bytes. Returns whether path was
+ * in a pin.
+ */
 bool evq_job_saved_path(const char *path, char *out, size_t out_bytes);
-/* How much of such a path is the pin's directory, OUT/.evalq/pins/PIN; NAME may have parts of its
- * own. 0: it is no pin's. */
+/* Length of the pin's directory OUT/.evalq/pins/PIN in such a path; NAME may have several parts. 0:
+ * not in a pin. */
 size_t evq_job_pin_bytes(const char *path);
 bool evq_job_name_valid(const char *text, size_t bytes_max);
 
-/* Canonical text of needs, as classes are keyed: "" or "gpus=1,gpu_memory=25769803776,labels=a+b"
- * (labels sorted). Read back also with units, as people write it: gpu_memory=24GiB. */
+/*
+ * Writes the canonical text of needs, which is the key of a class: "" or
+ * "gpus=1,gpu_memory=25769803776,labels=a+b" (labels sorted). Parsing also accepts units, as people
+ * write them: gpu_memory=24GiB.
+ */
 enum evq_status evq_needs_text(const struct evq_needs *needs, char *out, size_t out_bytes,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
                                 struct evq_needs *ret_needs,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Whether it could be parsed; allocates nothing. */
+/* Whether text can be parsed. Allocates nothing. */
 enum evq_status evq_needs_check(const char *text, struct evq_error *err) EVQ_CHECK_RESULT;
 
 const char *evq_job_state_name(enum evq_job_state state);

@@ -7,7 +7,7 @@
 enum evq_status evq_keys_prefix(const char *queue, char out[EVQ_KEYS_BYTES_MAX],
                                 struct evq_error *err)
 {
-    // The characters of names: none of them can end the hash tag or look like a pattern.
+    // These are the characters of names. None of them can end the hash tag or look like a pattern.
     if (queue == NULL || !evq_job_name_valid(queue, EVQ_KEYS_QUEUE_BYTES_MAX)) {
         return evq_error_set(
             err, EVQ_E_INVALID,

@@ -1,6 +1,4 @@
-/*
- * Names of the keys that C code touches itself; all others are known to shared/queue/lua alone.
- */
+/* Names of the keys that C code uses itself. Only shared/queue/lua knows the others. Any thread. */
 #ifndef EVQ_SHARED_KEYS_H
 #define EVQ_SHARED_KEYS_H
 

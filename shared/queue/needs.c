@@ -48,7 +48,8 @@ enum evq_status evq_needs_text(const struct evq_needs *needs, char *out, size_t 
     const char *whole = evq_buffer_string(&text);
     if (whole == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "needs");
-    } else if (text.bytes > out_bytes || out_bytes == 0) { // The first comma makes up for the NUL.
+        // The first comma is dropped, which leaves room for the NUL.
+    } else if (text.bytes > out_bytes || out_bytes == 0) {
         status = evq_error_set(err, EVQ_E_LIMIT, "needs take %zu bytes, room for %zu", text.bytes,
                                out_bytes);
     } else {
@@ -91,14 +92,14 @@ static enum evq_status parse_labels(char *text, const char **labels, struct evq_
     return EVQ_OK;
 }
 
-/* Cuts text up; labels has room for EVQ_NEEDS_LABELS_MAX. */
+/* Parses text, which it changes. labels has room for EVQ_NEEDS_LABELS_MAX. */
 static enum evq_status parse(char *text, const char **labels, struct evq_needs *ret_needs,
                              struct evq_error *err)
 {
     struct evq_needs needs = {0};
     enum evq_status status = EVQ_OK;
 
-    if (evq_error_control(text) != 0) { // Shown, it would reach a terminal.
+    if (evq_error_control(text) != 0) { // Shown in a message, it would reach a terminal.
         return evq_error_set(err, EVQ_E_INVALID,
                              "needs hold a control byte, their byte %zu: write them as "
                              "gpus=N,gpu_memory=BYTES,labels=A+B",

@@ -80,7 +80,7 @@ static enum evq_status read_info(struct evq_queue *queue, const struct evq_reply
         !evq_queue_reply_number(evq_queue_reply_item(reply, INFO_BUILD), &info.build)) {
         return evq_queue_call_shape(queue, err);
     }
-    // Before the rest: another major may answer otherwise.
+    // Checked first, because another major number may answer differently.
     enum evq_status status = evq_function_library_judge(queue->conn, major, info.build, err);
     if (status != EVQ_OK) {
         return status;
@@ -94,7 +94,7 @@ static enum evq_status read_info(struct evq_queue *queue, const struct evq_reply
     }
     const char *failover = evq_conn_failover(queue->conn);
     if (info.epoch[0] != '\0' && *failover != '\0') {
-        // A replica that took over may lack the newest of the same data.
+        // A replica that took over may lack the newest data.
         const size_t used = strlen(info.epoch);
         (void)snprintf(info.epoch + used, sizeof info.epoch - used, ".%s", failover);
     }

@@ -39,13 +39,13 @@ static size_t add_number(struct evq_queue *queue, const char *name, int64_t valu
     return 1;
 }
 
-/* The fields of the stream's entry that a person reads; those without a value are left out. */
+/* Adds the fields of the stream entry that people read. Empty ones are left out. */
 static void result_words(struct evq_queue *queue, const struct evq_result *result)
 {
     size_t count = 0;
     size_t count_at = queue->word_count;
 
-    evq_queue_call_text(queue, ""); // Takes the count below.
+    evq_queue_call_text(queue, ""); // Placeholder for the count.
     count += add_field(queue, "job", result->job);
     count += add_field(queue, "task", result->task);
     count += add_field(queue, "run", result->run);
@@ -68,7 +68,7 @@ static void result_words(struct evq_queue *queue, const struct evq_result *resul
 
     size_t word_count = queue->word_count;
     evq_queue_call_number(queue, (int64_t)count);
-    if (!queue->failed) { // Moved from the end to its place before the fields.
+    if (!queue->failed) { // Moves the count from the end to its place before the fields.
         queue->word_count = word_count;
         queue->words[count_at] = queue->words[word_count];
         queue->word_bytes[count_at] = queue->word_bytes[word_count];
@@ -135,7 +135,7 @@ enum evq_status evq_queue_publish_many(struct evq_queue *queue,
                                        struct evq_error *err)
 {
     struct evq_error one = {EVQ_OK, ""};
-    enum evq_status status = EVQ_OK; // Of the first that has to be repeated, and all with it.
+    enum evq_status status = EVQ_OK; // The first outage; everything must be repeated then.
 
     for (size_t i = 0; i < count; i++) {
         struct evq_publication *at = &publications[i];
@@ -167,8 +167,8 @@ enum evq_status evq_queue_publish_many(struct evq_queue *queue,
     return status;
 }
 
-/* complete's word: done before by this attempt is as good as done. "error REASON": of one among
- * many. */
+/* Reads complete's answer. "duplicate": this attempt completed it before. "error REASON": one of
+ * many failed. */
 static enum evq_status read_complete(const struct evq_queue *queue, const char *id,
                                      const struct evq_reply *reply, struct evq_error *err)
 {
@@ -235,7 +235,8 @@ static enum evq_status read_complete_many(const struct evq_queue *queue,
     for (size_t i = 0; status == EVQ_OK && i < count; i++) {
         struct evq_error one = {EVQ_OK, ""};
         completions[i].status = read_complete(queue, completions[i].id, reply->items[i], &one);
-        status = completions[i].status == EVQ_E_IO ? EVQ_E_IO : EVQ_OK; // No word: out of shape.
+        // EVQ_E_IO: not a word, so the reply is malformed.
+        status = completions[i].status == EVQ_E_IO ? EVQ_E_IO : EVQ_OK;
         if (first.status == EVQ_OK && completions[i].status != EVQ_OK) {
             first = one;
         }
@@ -286,7 +287,7 @@ evq_queue_complete_many_and_claim(struct evq_queue *queue, struct evq_completion
     evq_queue_claim_words(queue, request);
     status = evq_queue_call_append(queue, err);
     if (status != EVQ_OK) {
-        evq_conn_drop(queue->conn); // Nothing was sent; half of it must not be.
+        evq_conn_drop(queue->conn); // Nothing was sent, and half of it must not be.
         return status;
     }
     *ret_completed = evq_queue_call_read(queue, &reply, err);
@@ -296,7 +297,7 @@ evq_queue_complete_many_and_claim(struct evq_queue *queue, struct evq_completion
     evq_reply_free(reply);
     reply = NULL;
     if (*ret_completed != EVQ_OK) {
-        claim_err = &unheard; // The first reason is the one to tell.
+        claim_err = &unheard; // The caller gets the first error.
     }
     status = evq_queue_call_read(queue, &reply, claim_err);
     if (status == EVQ_OK) {
@@ -382,7 +383,7 @@ enum evq_status evq_queue_fail(struct evq_queue *queue, const char *id, const ch
     return status;
 }
 
-/* For the verbs that answer one good word or "stale". */
+/* Sends a call that answers one good word or "stale". */
 static enum evq_status send_fenced(struct evq_queue *queue, const char *id, const char *good,
                                    struct evq_reply **ret_reply, struct evq_error *err)
 {
@@ -446,7 +447,7 @@ enum evq_status evq_queue_shard_parts(struct evq_queue *queue, const char *id, c
         evq_reply_free(reply);
         return status != EVQ_OK ? status : evq_queue_call_shape(queue, err);
     }
-    reply->items++; // Past the "ok": the tree is freed as one.
+    reply->items++; // Skips "ok". The tree is still freed as one.
     reply->item_count--;
     *ret_reply = reply;
     return EVQ_OK;

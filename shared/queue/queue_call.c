@@ -54,7 +54,7 @@ void evq_queue_call_cut(struct evq_queue *queue, const char *text, size_t bytes_
     if (bytes > bytes_max) {
         bytes = bytes_max;
         while (bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80) {
-            bytes--; // Not within a character of UTF-8.
+            bytes--; // Cuts only between UTF-8 characters.
         }
     }
     evq_queue_call_bytes(queue, text, bytes);
@@ -229,7 +229,7 @@ bool evq_queue_reply_double(const struct evq_reply *reply, double *ret_value)
     if (text == NULL || *text == '\0') {
         return false;
     }
-    // The process that we are a guest in may have set a locale with a comma. This one is static.
+    // The host process may use a locale with a decimal comma. The C locale is static.
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     double value = strtod_l(text, &end, plain);
     freelocale(plain);

@@ -67,7 +67,7 @@ void evq_queue_claim_words(struct evq_queue *queue, const struct evq_claim_reque
     }
 }
 
-/* A record that cannot be read is the job's fault, not the call's: the claimer fails it with the
+/* An unreadable record is an error of the job, not of the call. The claimer fails the job with the
  * reason. */
 static enum evq_status read_record(const struct evq_reply *record, struct evq_claim *claim)
 {
@@ -187,7 +187,7 @@ enum evq_status evq_queue_claim_read(struct evq_queue *queue,
         claimed.count += status == EVQ_OK ? 1 : 0;
     }
     if (status != EVQ_OK) {
-        // The server holds them for this request: repeating it gives them again.
+        // The server keeps the claims for this request, so repeating it returns them again.
         for (uint32_t i = 0; i < claimed.count; i++) {
             evq_claim_free(claims[i]);
         }

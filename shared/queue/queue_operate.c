@@ -107,7 +107,7 @@ enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id, const c
     return status;
 }
 
-/* Of one job among many. reason NULL: it is to be retried. */
+/* Sends one change. reason NULL: a retry. */
 static void change_send(struct evq_queue *queue, struct evq_job_change *change, const char *reason)
 {
     change->error.status = EVQ_OK;
@@ -242,7 +242,7 @@ enum evq_status evq_queue_quarantine(struct evq_queue *queue, const void *data, 
                                      const char *reason, struct evq_error *err)
 {
     evq_queue_call_begin(queue, "bad", false);
-    // What stays of something oversized is its beginning: enough to see what it was.
+    // The beginning of an oversized record is enough to see what it was.
     evq_queue_call_bytes(queue, data, bytes < BAD_BYTES_MAX ? bytes : BAD_BYTES_MAX);
     evq_queue_call_cut(queue, reason, BAD_REASON_BYTES_MAX);
     return evq_queue_call_send_ok(queue, err);
@@ -286,7 +286,7 @@ int64_t evq_queue_run_jobs(const struct evq_run_counts *counts)
     return all;
 }
 
-/* Sends a view's call; nil is EVQ_E_NOT_FOUND without a sentence of its own. */
+/* Sends the call of a view. A nil reply is EVQ_E_NOT_FOUND without a message. */
 static enum evq_status send_json(struct evq_queue *queue, char **ret_json, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
@@ -313,7 +313,7 @@ static enum evq_status send_json(struct evq_queue *queue, char **ret_json, struc
     return status;
 }
 
-/* For the views that always have something to say. */
+/* Sends the call of a view that always has a value. */
 static enum evq_status send_view(struct evq_queue *queue, char **ret_json, struct evq_error *err)
 {
     enum evq_status status = send_json(queue, ret_json, err);

@@ -30,7 +30,8 @@ enum evq_status evq_queue_next_job(struct evq_queue *queue, const uint32_t *clas
         const struct evq_reply *record = reply->items[PEEK_RECORD];
         status =
             evq_codec_job_decode((const uint8_t *)record->text, record->bytes, &peeked.job, err);
-        status = status == EVQ_E_NOMEM ? status : EVQ_OK; // A bad record is the claim's to fail.
+        // A malformed record is for the claim to fail.
+        status = status == EVQ_E_NOMEM ? status : EVQ_OK;
     } else if (!evq_queue_reply_is(reply, "none")) {
         status = evq_queue_call_shape(queue, err);
     }

@@ -31,7 +31,7 @@ enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, 
         struct evq_result *result = NULL;
         int64_t finished_ms = 0;
         if (evq_queue_reply_text(record) == NULL) {
-            continue; // Forgotten meanwhile.
+            continue; // Deleted in the meantime.
         }
         status =
             evq_codec_result_decode((const uint8_t *)record->text, record->bytes, &result, err);
@@ -39,10 +39,10 @@ enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, 
             goto out;
         }
         if (status != EVQ_OK) {
-            continue; // The loggers set it aside; here it must not hide what comes behind it.
+            continue; // Loggers quarantine it. Here it must not hide the results after it.
         }
         if (evq_queue_reply_number(reply->items[i + 1], &finished_ms) && finished_ms > 0) {
-            result->finished_ms = finished_ms; // The server's own word.
+            result->finished_ms = finished_ms; // The server's time.
         }
         on_result(context, result);
         evq_result_free(result);
@@ -150,7 +150,7 @@ enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink,
     enum evq_status status = EVQ_OK;
     uint32_t at = 0;
 
-    do { // Also with no entry at all: the error is news too.
+    do { // Also without entries, because the error must be recorded.
         uint32_t count = entry_count - at < ACK_COUNT ? entry_count - at : ACK_COUNT;
         evq_queue_call_begin(queue, "sink_ack", false);
         evq_queue_call_text(queue, sink);
@@ -178,7 +178,7 @@ static const struct evq_reply *entry_field(const struct evq_reply *fields, const
     return NULL;
 }
 
-/* Sets one entry aside and acknowledges it, so that it is not delivered for ever. */
+/* Quarantines one entry and acknowledges it, so that it is not delivered forever. */
 static enum evq_status set_aside(struct evq_queue *queue, const char *sink,
                                  const struct evq_entry *entry, const struct evq_reply *record,
                                  const char *why, struct evq_error *err)
@@ -195,7 +195,7 @@ static enum evq_status set_aside(struct evq_queue *queue, const char *sink,
     return status;
 }
 
-/* One [id, [field, value, ...]] of the stream; fields nil: trimmed while it was pending. */
+/* Reads one [id, [field, value, ...]] of the stream. Nil fields: it was trimmed while pending. */
 static enum evq_status read_entry(struct evq_queue *queue, const char *sink, bool ends,
                                   const struct evq_reply *reply, struct evq_entry *entry,
                                   struct evq_error *err)
@@ -209,7 +209,7 @@ static enum evq_status read_entry(struct evq_queue *queue, const char *sink, boo
         return evq_queue_call_shape(queue, err);
     }
     if (fields->type != EVQ_REPLY_ARRAY) {
-        // The loss was recorded by whoever trimmed it; nobody can deliver it any more.
+        // Whoever trimmed it has recorded the loss. It cannot be delivered any more.
         return evq_queue_sink_ack(queue, sink, entry, 1, "", err);
     }
     if (!ends && evq_queue_reply_is(entry_field(fields, "task"), "")) {
@@ -224,7 +224,7 @@ static enum evq_status read_entry(struct evq_queue *queue, const char *sink, boo
         }
         if (status == EVQ_OK) {
             if (evq_queue_reply_number(entry_field(fields, "finished_ms"), &finished_ms)) {
-                entry->result->finished_ms = finished_ms; // The server's own word.
+                entry->result->finished_ms = finished_ms; // The server's time.
             }
             return EVQ_OK;
         }
@@ -249,12 +249,12 @@ static enum evq_status read_stream(struct evq_queue *queue, const char *sink, co
     words[word_count++] = "XREADGROUP";
     words[word_count++] = "GROUP";
     words[word_count++] = sink;
-    // One name for good: another one after a restart would strand what is pending.
+    // Always the same consumer name, because another name after a restart would strand pending
+    // entries.
     words[word_count++] = "logger";
     words[word_count++] = "COUNT";
     words[word_count++] = count;
-    if (behind == NULL &&
-        timeout_ms > 0) { // BLOCK 0 means for ever; without BLOCK it returns at once.
+    if (behind == NULL && timeout_ms > 0) { // BLOCK 0 would wait forever.
         words[word_count++] = "BLOCK";
         words[word_count++] = block;
     }
@@ -299,7 +299,7 @@ enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, c
     }
     if (status == EVQ_OK) {
         *ret_count = count;
-    } else { // They stay pending, and are read again.
+    } else { // The entries stay pending and are read again.
         for (uint32_t i = 0; i < count; i++) {
             evq_result_free(ret_entries[i].result);
             ret_entries[i].result = NULL;

@@ -19,12 +19,12 @@ void evq_queue_job_words(struct evq_queue *queue, const struct evq_job *job, con
     evq_queue_call_text(queue, job->keep ? "1" : "0");
     evq_queue_call_text(queue, job->fingerprint);
     evq_queue_call_text(queue, job->needs_given ? "1" : "0");
-    evq_queue_call_printf(queue, "%s", needs); // The caller's copy does not last.
+    evq_queue_call_printf(queue, "%s", needs); // Copied, because the caller's buffer does not last.
 }
 
-/* What a job becomes before any of it is put into words. */
+/* A job that is encoded, before its words are added. */
 struct prepared {
-    size_t record_at; // In queue->records.
+    size_t record_at; // Offset in queue->records.
     size_t record_bytes;
     char needs[256];
 };
@@ -108,7 +108,7 @@ enum evq_status evq_queue_submit(struct evq_queue *queue, const struct evq_job *
     return status;
 }
 
-/* Prepares each job; what is wrong with one is its own status, memory is everybody's. */
+/* Prepares each job. An invalid job gets its own status; running out of memory fails all. */
 static enum evq_status prepare_all(struct evq_queue *queue, const struct evq_job *const *jobs,
                                    size_t job_count, struct prepared *prepared,
                                    enum evq_status *statuses, size_t *ret_good,
@@ -131,7 +131,7 @@ static enum evq_status prepare_all(struct evq_queue *queue, const struct evq_job
     return EVQ_OK;
 }
 
-/* Gives each job that was sent its answer. */
+/* Reads the answer of each job that was sent. */
 static enum evq_status read_batch(const struct evq_queue *queue, const struct evq_reply *reply,
                                   size_t job_count, size_t good, struct evq_submitted *submitted,
                                   enum evq_status *statuses, struct evq_error *first)
@@ -198,7 +198,7 @@ enum evq_status evq_queue_submit_batch(struct evq_queue *queue, const struct evq
         memcpy(ret_statuses, statuses, job_count * sizeof *statuses);
     }
     for (size_t i = 0; i < job_count && status == EVQ_OK && ret_statuses == NULL; i++) {
-        status = statuses[i]; // The only place where the caller could see it.
+        status = statuses[i]; // The caller has no other way to see it.
     }
 out:
     if (err != NULL && first.status != EVQ_OK) {

@@ -79,14 +79,14 @@ enum evq_status evq_queue_ticket_put(struct evq_queue *queue, const char *ticket
     return status;
 }
 
-/* A text of the reply, kept in the ticket; NULL: out of memory. */
+/* Copies a text of the reply into the ticket; NULL: out of memory. */
 static const char *text_at(struct evq_ticket *ticket, const struct evq_reply *reply, size_t at)
 {
     const char *text = evq_queue_reply_text(evq_queue_reply_item(reply, at));
     return evq_arena_strdup(ticket->arena, text != NULL ? text : "");
 }
 
-/* A time or a place that may be "". */
+/* Reads a time or a position that may be "". */
 static bool number_at(const struct evq_reply *reply, size_t at, int64_t *ret_number)
 {
     const struct evq_reply *item = evq_queue_reply_item(reply, at);
@@ -104,7 +104,7 @@ static int by_task(const void *a, const void *b)
     return strcmp((*left)->task, (*right)->task);
 }
 
-/* Records that cannot be read are passed over: the loggers set them aside. */
+/* Skips records that cannot be read; loggers quarantine them. */
 static enum evq_status results_read(struct evq_ticket *ticket, const struct evq_reply *reply,
                                     size_t mine, struct evq_error *err)
 {

@@ -160,7 +160,8 @@ void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES
         (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#%s", result->job, result->task);
         return;
     }
-    // A job that was retried by hand ends again under its old id, often with as many attempts.
+    // A job that is retried by hand ends again under its old id, often with the same number of
+    // attempts.
     char retries[16] = "";
     if (result->retries > 0) {
         (void)snprintf(retries, sizeof retries, ".%d", result->retries);
@@ -193,7 +194,8 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
         trainer_key(result, metric->name + 5, out, out_bytes);
     } else if (prefix[0] != '\0' && regular) {
         (void)snprintf(out, out_bytes, "%s%s", prefix, metric->name);
-    } else if (prefix[0] != '\0') { // All variants of a suite have it; each is a curve of its own.
+        // All variants of a suite have the prefix, but each is its own curve.
+    } else if (prefix[0] != '\0') {
         const char *rest = prefix + strcspn(prefix, "/");
         (void)snprintf(out, out_bytes, "%.*s%s%s%s%s", (int)(rest - prefix), prefix,
                        rest[0] != '\0' ? "_" : "", result->variant, rest[0] != '\0' ? rest : "_",
@@ -206,7 +208,7 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
     }
 }
 
-/* key: as it stands there, with the comma before it and the colon: a line has some thirty. */
+/* key includes the comma before it and the colon, because a line has about thirty. */
 static void json_text(struct evq_buffer *out, const char *key, const char *text)
 {
     evq_buffer_text(out, key);
@@ -351,7 +353,7 @@ void evq_result_json(const struct evq_result *result, struct evq_buffer *out)
     evq_buffer_text(out, "}");
 }
 
-/* Whether a word stands in the name, between separators. words: lower case, NULL at the end. */
+/* Whether name contains one of the words between separators. words: lower case, ended by NULL. */
 static bool name_holds(const char *name, const char *const *words)
 {
     for (const char *at = name; *at != '\0';) {
@@ -376,7 +378,7 @@ static bool name_holds(const char *name, const char *const *words)
 
 int evq_metric_direction(const struct evq_metric *metric)
 {
-    // What names something to make small.
+    // Words that name something to make small.
     static const char *const lower[] = {
         "loss",     "losses",  "entropy",       "nll",   "perplexity", "ppl",
         "error",    "errors",  "err",           "mse",   "mae",        "rmse",
@@ -386,8 +388,8 @@ int evq_metric_direction(const struct evq_metric *metric)
         "brier",    "regret",  "hallucination", "cost",  "deviation",  "divergence",
         "distance", "latency", "toxicity",      NULL,
     };
-    // What tells of the evaluation, and nothing of the checkpoint: eval_runtime,
-    // eval_steps_per_second. A count of NaN (nan_tokens) is a flag: none is the best at it.
+    // Words about the evaluation and not about the checkpoint: eval_runtime, eval_steps_per_second.
+    // A count of NaN (nan_tokens) is a flag, so no checkpoint is the best by it.
     static const char *const neither[] = {
         "runtime", "time", "duration",   "elapsed", "second", "seconds",
         "sec",     "ms",   "throughput", "epoch",   "nan",    NULL,

@@ -1,6 +1,5 @@
-/*
- * What one task of one job gave, or (task "") how a job ended. Lives in one arena.
- */
+/* The result of one task of a job, or (task "") how a job ended. Everything is in one arena. One
+ * thread at a time. */
 #ifndef EVQ_SHARED_RESULT_H
 #define EVQ_SHARED_RESULT_H
 
@@ -49,12 +48,13 @@ struct evq_result {
     const char *suite;
     enum evq_job_state state; // EVQ_JOB_DONE for a task; how the job ended for an end.
     const char *reason;       // "" or why it was skipped, cancelled, dead.
-    // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else in its place, with the variant, unless
-    // it is regular, in it: "val/" is "val_<variant>/", "eval_" is "eval_<variant>_".
+    // Prefix of metric names. "": "eval/<task>/" or "eval_<variant>/<task>/". Otherwise it replaces
+    // that, and a variant other than regular is added: "val/" becomes "val_<variant>/", "eval_"
+    // becomes "eval_<variant>_".
     const char *metric_prefix;
     const struct evq_metric *metrics;
     size_t metric_count;
-    int64_t n; // Samples the metrics are over; -1: not known.
+    int64_t n; // Number of samples behind the metrics; -1: not known.
     const struct evq_sum *sums;
     size_t sum_count;
     struct evq_timing timing;
@@ -69,7 +69,7 @@ struct evq_result {
     const char *worker;
     const char *evalq_version;
     int32_t attempt;
-    int32_t retries;        // By hand, of the job under this id before this end; of a done one 0.
+    int32_t retries; // Number of retries by hand under this id before this end; 0 for a done job.
     int64_t finished_ms;    // Server time of publication, unix ms.
     const char *checkpoint; // "root:path" for people and for the best link.
     const struct evq_pair *trackers;
@@ -87,8 +87,8 @@ const struct evq_result *evq_result_defaults(void); // Static, its arena is NULL
 enum evq_status evq_result_check(const struct evq_result *result,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Deterministic: JOB#TASK; of an end JOB#=STATE.ATTEMPT, of a retried job
- * JOB#=STATE.ATTEMPT.RETRIES. Sinks deduplicate by it. */
+/* Writes the deterministic id by which sinks deduplicate: JOB#TASK; for an end JOB#=STATE.ATTEMPT,
+ * for a retried job JOB#=STATE.ATTEMPT.RETRIES. */
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
 
 /*
@@ -117,12 +117,13 @@ void evq_result_json(const struct evq_result *result, struct evq_buffer *out);
 
 #define EVQ_METRIC_NAME_BYTES_MAX 128
 
-/* How many of its bytes, from the first, are printable UTF-8: all of a name that may be published.
- * Control characters are not, U+0080 to U+009F among them. */
+/* Length of the beginning of name that is printable UTF-8: all of a name that may be published.
+ * Control characters, also U+0080 to U+009F, are not printable. */
 size_t evq_metric_name_printable(const char *name);
 
-/* 1 if higher is better, 0 if lower: as the metric says, else by its name (loss, error, perplexity,
- * ... : lower). -1: neither, it tells how long the evaluation took (runtime, samples_per_second).
+/*
+ * 1: higher is better, 0: lower is better, as the metric says, else by its name (loss, error,
+ * perplexity: lower). -1: neither, it measures the evaluation itself (runtime, samples_per_second).
  */
 int evq_metric_direction(const struct evq_metric *metric);
 

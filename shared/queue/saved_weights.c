@@ -8,7 +8,7 @@
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/redis/conn.h"
 
-/* Of what the job evaluated; "": not known. */
+/* Finds the fingerprint of what the job evaluated; "": not known. */
 static enum evq_status fingerprint_find(struct evq_queue *queue, const char *job,
                                         char out[EVQ_JOB_FINGERPRINT_CHARS + 1],
                                         struct evq_error *err)
@@ -55,7 +55,8 @@ enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct e
     status = watcher != NULL
                  ? evq_checkpoint_watcher_verify(watcher, root->path, colon + 1, fingerprint, err)
                  : evq_checkpoint_verify_fingerprint(root->path, colon + 1, fingerprint, err);
-    if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) { // What was evaluated was whole.
+    // The evaluated checkpoint was whole.
+    if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) {
         status = evq_error_set(err, EVQ_E_CHANGED, "it is no whole checkpoint any more");
     }
     return evq_saved_weights_lost(status) || status == EVQ_E_NOMEM ? status : EVQ_OK;

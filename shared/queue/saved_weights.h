@@ -1,7 +1,7 @@
 /*
- * Whether the place of a checkpoint still holds the weights that a job evaluated: a training may
- * save each step under one name, or begin anew where an earlier one had saved. A number must not
- * lead to other weights than its own.
+ * Checks whether a checkpoint on disk still has the weights that a job evaluated. A training may
+ * save each step under one name, or start again where an earlier one had saved. A number must not
+ * lead to other weights than its own. Threads as the queue.
  */
 #ifndef EVQ_SHARED_SAVED_WEIGHTS_H
 #define EVQ_SHARED_SAVED_WEIGHTS_H
@@ -11,13 +11,14 @@
 #include "shared/queue/queue.h"
 
 /*
- * checkpoint is "root:path", as the training saved it. Returns, with a sentence unless EVQ_OK:
+ * checkpoint is "root:path", as the training saved it. Returns, with a message unless EVQ_OK:
  *   EVQ_OK         the weights are still there, or this machine cannot tell: it does not have the
  *                  root, cannot read it in time, or does not know the job's fingerprint;
- *   EVQ_E_CHANGED  other weights have the name on this machine, or are being written there;
- *   EVQ_E_GONE     this machine has the root, and nothing has that name in it;
- *   EVQ_E_NOMEM, or one that evq_conn_is_outage() knows: the queue cannot answer.
- * watcher: the thread that reads the checkpoint; NULL: the caller's own, however long that takes.
+ *   EVQ_E_CHANGED  other weights have this name on this machine, or are being written there;
+ *   EVQ_E_GONE     this machine has the root, and nothing has this name in it;
+ *   EVQ_E_NOMEM, or an outage (evq_conn_is_outage()): the queue cannot answer.
+ * watcher: reads the checkpoint with a time limit; NULL: the caller's thread reads it, however long
+ * that takes.
  */
 enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct evq_config *config,
                                          struct evq_checkpoint_watcher *watcher, const char *job,

@@ -10,7 +10,7 @@
 
 #define REQUEST_WORDS "evalq-snapshot 1 "
 #define HEX_DIGITS    "0123456789abcdef"
-#define OFFSET_DIGITS 15 // Of EVQ_SNAPSHOT_BYTES_MAX.
+#define OFFSET_DIGITS 15 // Digits of EVQ_SNAPSHOT_BYTES_MAX.
 
 static const char *const words[] = {
     [EVQ_SNAPSHOT_OK] = "ok ", [EVQ_SNAPSHOT_GONE] = "gone", [EVQ_SNAPSHOT_BUSY] = "busy"};
@@ -52,7 +52,7 @@ enum evq_status evq_snapshot_check(const struct evq_snapshot *snapshot, struct e
     return EVQ_OK;
 }
 
-/* A line of printable bytes without blanks. */
+/* Copies printable bytes without blanks. */
 static bool boot_take(const char *text, char out[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1])
 {
     size_t bytes = 0;
@@ -158,7 +158,7 @@ size_t evq_snapshot_reply_format(const struct evq_snapshot_reply *reply,
                             (long long)reply->bytes);
 }
 
-/* Copies the line without its newline; *ret_used counts it. */
+/* Copies a line without its newline; *ret_used includes it. */
 static enum evq_status line_take(const char *data, size_t bytes,
                                  char out[EVQ_SNAPSHOT_LINE_BYTES_MAX + 1], size_t *ret_used,
                                  struct evq_error *err)
@@ -179,7 +179,7 @@ static enum evq_status line_take(const char *data, size_t bytes,
     return EVQ_OK;
 }
 
-/* Plain digits to the end of text, at most EVQ_SNAPSHOT_BYTES_MAX; -1: anything else. */
+/* Reads plain digits to the end of text, at most EVQ_SNAPSHOT_BYTES_MAX; -1: anything else. */
 static int64_t number_take(const char *text)
 {
     const size_t count = strspn(text, "0123456789");

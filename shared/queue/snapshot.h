@@ -23,20 +23,21 @@
 #define EVQ_SNAPSHOT_LINE_BYTES_MAX  80 // A line of either side with its newline.
 
 struct evq_snapshot {     // All texts NUL-terminated, "" where it is not known.
-    const char *boot;     // Names the memory: evq_snapshot_boot() of its producer.
+    const char *boot;     // Identifies the memory: evq_snapshot_boot() of its producer.
     const char *place;    // "HOST:PORT" or "[ADDRESS]:PORT" where it is served; "": nowhere.
-    const char *token;    // What the producer wants to hear. A secret: never logged.
+    const char *token;    // The password for fetching. A secret: never logged.
     int64_t bytes;        // Of the whole file.
     const char *checksum; // XXH3-128 of the whole file.
 };
 
-/* Each field alone: absent, or of its form. EVQ_E_INVALID names the field, never the token. */
+/* Checks each field: absent or well-formed. EVQ_E_INVALID names the field, never the token. */
 enum evq_status evq_snapshot_check(const struct evq_snapshot *snapshot,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * The name of the memory this process shares with others: $EVALQ_BOOT_ID, else the kernel's boot
- * id; "" when neither is known. Equal names: a snapshot is first looked for in /dev/shm.
+ * Writes the name of the memory that this process shares with others: $EVALQ_BOOT_ID, else the
+ * kernel's boot id; "" if neither is known. If the names are equal, a snapshot is first looked for
+ * in /dev/shm.
  */
 void evq_snapshot_boot(char out[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1]);
 
@@ -64,16 +65,16 @@ struct evq_snapshot_reply {
     int64_t bytes; // Of the whole file; 0 unless ok.
 };
 
-/* Their number of bytes, newline included and no NUL counted. */
+/* Return the number of bytes with the newline, without a NUL. */
 size_t evq_snapshot_request_format(const struct evq_snapshot_request *request,
                                    char out[EVQ_SNAPSHOT_LINE_BYTES_MAX + 1]);
 size_t evq_snapshot_reply_format(const struct evq_snapshot_reply *reply,
                                  char out[EVQ_SNAPSHOT_LINE_BYTES_MAX + 1]);
 
 /*
- * Reads the line that data begins with. EVQ_E_INCOMPLETE: no newline yet, and one may still come.
- * EVQ_E_CORRUPT: it is none. A request is all the worker says: bytes behind its newline are
- * EVQ_E_CORRUPT. *ret_used: the reply's own bytes; the file's follow.
+ * Read the line at the start of data. EVQ_E_INCOMPLETE: there is no newline yet. EVQ_E_CORRUPT: the
+ * line is malformed. A request must be the only line. *ret_used: the length of the reply; the file
+ * follows.
  */
 enum evq_status evq_snapshot_request_parse(const char *data, size_t bytes,
                                            struct evq_snapshot_request *ret_request,

@@ -22,11 +22,11 @@
 
 enum { CONNECT_TIMEOUT_MS = 5000, CALL_TIMEOUT_MS = 10000, APPEND_BYTES_MAX = 65 << 20 };
 
-enum { HOPS_MAX = 3 }; // Nodes of a cluster that name another one, in one call.
+enum { HOPS_MAX = 3 }; // How many cluster nodes may redirect one call.
 
 struct evq_conn {
-    struct evq_conn_url home; // As configured.
-    struct evq_conn_url url;  // Where to connect: home, or the node MOVED named.
+    struct evq_conn_url home; // The configured address.
+    struct evq_conn_url url;  // Where to connect: home, or the node that MOVED named.
     char where[EVQ_CONN_WHERE_BYTES_MAX];
     char user[EVQ_CONN_USER_BYTES_MAX];
     char password[EVQ_CONN_PASSWORD_BYTES_MAX];
@@ -35,12 +35,12 @@ struct evq_conn {
     int64_t call_timeout_ms;
 
     struct evq_conn_tls_config tls;       // Owned copies.
-    struct evq_conn_sentinels *sentinels; // NULL: the address is the server's own.
-    struct evq_buffer out;                // Appended and not sent yet.
+    struct evq_conn_sentinels *sentinels; // NULL: the address is a server's own.
+    struct evq_buffer out;                // Commands that are not sent yet.
     size_t pending;                       // Replies owed to the caller.
-    size_t lost;                          // Of those, the ones that went with a socket.
-    bool moved; // The last refusal was MOVED: it did not run, and url is another.
-    bool leave; // Close when nothing is pending: this server will not do.
+    size_t lost;                          // Replies among them that were lost with a socket.
+    bool moved; // The last reply was MOVED: the command did not run, and url has changed.
+    bool leave; // Close when nothing is pending, because this server cannot serve us.
     uint64_t number;
 
     atomic_bool interrupted;
@@ -67,7 +67,7 @@ static void tls_release(struct evq_conn_tls_config *tls)
     }
 }
 
-/* Copies what a rediss:// address needs, and has it looked at. */
+/* Copies the TLS settings of a rediss:// address and checks them. */
 static enum evq_status tls_take(struct evq_conn *conn, const struct evq_conn_tls_config *tls,
                                 struct evq_error *err)
 {
@@ -179,7 +179,7 @@ out:
     return status;
 }
 
-/* Closes the socket; the replies still owed are lost with it. */
+/* Closes the socket. Replies that are still owed are lost. */
 static void hang_up(struct evq_conn *conn)
 {
     evq_conn_wire_close(&conn->wire);
@@ -209,9 +209,8 @@ void evq_conn_drop(struct evq_conn *conn)
     hang_up(conn);
     evq_conn_resolve_drop(&conn->wire.stream.resolve);
     if (conn->pid != getpid()) {
-        // The parent's eventfd is shared: an interrupt here would stop the parent. Without one of
-        // our own
-        // (-1), an interrupt is seen at the next call only.
+        // The eventfd is shared with the parent, so an interrupt here would stop the parent. If a
+        // new one cannot be made (-1), an interrupt is noticed at the next call only.
         (void)close(conn->interrupt_fd);
         conn->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         conn->wire.stream.interrupt_fd = conn->interrupt_fd;
@@ -220,7 +219,7 @@ void evq_conn_drop(struct evq_conn *conn)
     }
 }
 
-/* Turns an error reply into a status; notes where to go for the next call. */
+/* Turns an error reply into a status, and notes where the next call must go. */
 static enum evq_status refuse(struct evq_conn *conn, const char *text, struct evq_error *err)
 {
     struct evq_conn_error refusal = evq_conn_error_parse(text);
@@ -256,7 +255,7 @@ static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct 
     return status;
 }
 
-/* Where to connect, of sentinels: they are asked anew each time. Half the time is theirs. */
+/* Decides where to connect. Sentinels are asked each time and get half of the time. */
 static enum evq_status locate(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
 {
     const int64_t now_ms = evq_clock_mono_ms();
@@ -302,7 +301,7 @@ static enum evq_status connect_now(struct evq_conn *conn, int64_t deadline_ms,
         conn->url = conn->home; // A node that MOVED named may be gone for good.
     }
     if (conn->sentinels != NULL && evq_conn_retryable(status)) {
-        // One that is cut off from the others goes on naming a primary that was.
+        // A sentinel that is cut off from the others goes on naming the old primary.
         conn->sentinels->first = (conn->sentinels->first + 1) % conn->sentinels->count;
     }
     return status;
@@ -342,12 +341,12 @@ enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const c
 
     if (conn->pending == 0 && conn->wire.reader != NULL &&
         !evq_conn_reader_idle(conn->wire.reader)) {
-        hang_up(conn); // A reply that nobody asked for would be taken for this command's.
+        hang_up(conn); // A reply that nobody asked for would be taken for this command's reply.
     }
     enum evq_status status = evq_conn_reader_format(arg_count, args, arg_bytes, &conn->out, err);
 
     if (status != EVQ_OK) {
-        if (conn->out.failed) { // Half a command must not be sent: what came before it stays.
+        if (conn->out.failed) { // Half a command must not be sent; earlier commands stay.
             conn->out.failed = false;
             conn->out.bytes = before;
         }
@@ -387,7 +386,7 @@ enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
         }
     }
     if (status != EVQ_OK) {
-        hang_up(conn); // Its replies could no longer be told apart.
+        hang_up(conn); // Later replies could no longer be matched to their commands.
         conn->lost -= conn->lost > 0 ? 1 : 0;
         return status;
     }
@@ -441,7 +440,8 @@ void evq_conn_interrupt(struct evq_conn *conn)
     int before = errno;
 
     atomic_store(&conn->interrupted, true);
-    (void)!write(conn->interrupt_fd, &one, sizeof one); // Full (EAGAIN) is as readable as 1.
+    // If the counter is full (EAGAIN), the eventfd is readable as well.
+    (void)!write(conn->interrupt_fd, &one, sizeof one);
     errno = before;
 }
 

@@ -17,7 +17,7 @@ const char *evq_conn_certificates_reason(const struct evq_conn_openssl *openssl)
     return text != NULL ? text : "for no reason that OpenSSL tells";
 }
 
-/* So that a missing file is told by its own words. */
+/* Opens the file, so that the message names a missing file. */
 static enum evq_status check_file(const char *key, const char *path, struct evq_error *err)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -54,7 +54,7 @@ static enum evq_status load_ca(const struct evq_conn_openssl *openssl, SSL_CTX *
     return EVQ_OK;
 }
 
-/* A key that asks for a passphrase is refused instead of asking whoever sits at the terminal. */
+/* A key that needs a passphrase is refused. OpenSSL would otherwise ask on the terminal. */
 static int no_passphrase(char *out, int bytes, int writing, void *unused)
 {
     (void)writing;

@@ -1,7 +1,5 @@
-/*
- * What is believed of a server under TLS, and shown to it: authorities, the certificate of our own,
- * and its key, as an OpenSSL context. All files are read anew for each. Any thread.
- */
+/* Certificates for TLS as an OpenSSL context: trusted authorities, our own certificate and its key.
+ * Files are read again for each context. Any thread. */
 #ifndef EVQ_SHARED_CONN_CERTIFICATES_H
 #define EVQ_SHARED_CONN_CERTIFICATES_H
 
@@ -14,7 +12,8 @@ enum evq_status evq_conn_certificates_new(const struct evq_conn_openssl *openssl
                                           SSL_CTX **ret_context,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
-bool evq_conn_certificates_given(const char *text); // A setting of the configuration is there.
+// Whether a setting of the configuration is given.
+bool evq_conn_certificates_given(const char *text);
 /* The reason that OpenSSL gives for its last failure. */
 const char *evq_conn_certificates_reason(const struct evq_conn_openssl *openssl);
 

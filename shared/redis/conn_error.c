@@ -21,8 +21,8 @@ static const struct word words[] = {
     {"CLUSTERDOWN", EVQ_E_RETRY},
     {"UNBLOCKED", EVQ_E_RETRY}, // A blocked call ended by a change of role.
     {"UNKILLABLE", EVQ_E_RETRY},
-    {"MOVED", EVQ_E_RETRY}, // Followed, then repeated by the caller.
-    {"ASK", EVQ_E_RETRY},   // Never followed: the slot is on its way, MOVED comes.
+    {"MOVED", EVQ_E_RETRY}, // Followed; the caller then repeats the command.
+    {"ASK", EVQ_E_RETRY},   // Not followed: the slot is moving, and MOVED comes later.
     {"NOAUTH", EVQ_E_AUTH},
     {"WRONGPASS", EVQ_E_AUTH},
     {"NOPERM", EVQ_E_AUTH},
@@ -55,7 +55,7 @@ static const struct word sentences[] = {
     {"ACL failure in script", EVQ_E_AUTH}, // The same, of Redis 8 and Valkey.
 };
 
-/* "MOVED SLOT HOST:PORT": what follows the second space. */
+/* Returns what follows the second space of "MOVED SLOT HOST:PORT". */
 static const char *moved_target(const char *text)
 {
     const char *slot = strchr(text, ' ');
@@ -88,8 +88,8 @@ struct evq_conn_error evq_conn_error_parse(const char *text)
     if (bytes == 5 && memcmp(text, "MOVED", 5) == 0) {
         refusal.moved = moved_target(text);
     }
-    // A load balancer, a name or the sentinels may lead to the new primary by now; too many
-    // clients: it hangs up.
+    // A load balancer, a name or the sentinels may lead to the new primary by now. With too many
+    // clients, the server hangs up.
     refusal.reconnect = (bytes == 8 && memcmp(text, "READONLY", 8) == 0) ||
                         (bytes == 10 && memcmp(text, "NOREPLICAS", 10) == 0) ||
                         strncmp(text, "ERR max number of clients", 25) == 0;

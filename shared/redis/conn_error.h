@@ -10,17 +10,17 @@
 
 struct evq_conn_error {
     enum evq_status status;
-    // The sentence, in the reply's text: after a code word of evalq's own functions.
+    // The sentence inside the reply, without the code word of evalq's own functions.
     const char *text;
-    bool own;          // One of evalq's own functions says so.
+    bool own;          // The reply comes from one of evalq's own functions.
     const char *moved; // "HOST:PORT" in the reply's text, NULL: not moved.
-    bool reconnect;    // This server will not do: look for the primary again.
+    bool reconnect;    // This server cannot serve us: look for the primary again.
 };
 
 /*
- * text is an error reply without its leading '-'. By its first word: wait and repeat (EVQ_E_RETRY),
- * permission (EVQ_E_AUTH), functions missing (EVQ_E_VERSION), EVQ_NOT_FOUND and others of evalq's
- * functions, else EVQ_E_INVALID.
+ * Classifies an error reply (without its leading '-') by its first word: wait and repeat
+ * (EVQ_E_RETRY), permission (EVQ_E_AUTH), functions missing (EVQ_E_VERSION), EVQ_NOT_FOUND and
+ * others of evalq's functions, else EVQ_E_INVALID.
  */
 struct evq_conn_error evq_conn_error_parse(const char *text);
 

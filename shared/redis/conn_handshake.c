@@ -11,7 +11,7 @@ enum { COMMANDS_MAX = 4, WORDS_MAX = 3 };
 struct command {
     size_t count;
     const char *words[WORDS_MAX];
-    bool courtesy; // Its refusal changes nothing.
+    bool courtesy; // An error reply to it is ignored.
 };
 
 static size_t commands_of(const struct evq_conn_greeting *greeting, char db[16],
@@ -37,12 +37,12 @@ static size_t commands_of(const struct evq_conn_greeting *greeting, char db[16],
     return count;
 }
 
-/* A replica would refuse to write, and answer with what is old. */
+/* A replica would refuse writes and answer with old data. */
 static enum evq_status check_role(const struct evq_reply *reply, struct evq_error *err)
 {
     if (reply == NULL || reply->type != EVQ_REPLY_ARRAY || reply->item_count == 0 ||
         reply->items[0]->text == NULL || strcmp(reply->items[0]->text, "master") == 0) {
-        return EVQ_OK; // Unknown: READONLY would tell as well.
+        return EVQ_OK; // Unknown role: READONLY would reveal a replica too.
     }
     return evq_error_set(err, EVQ_E_RETRY,
                          "is a replica: its sentinels have not agreed on a primary yet");
@@ -63,13 +63,13 @@ enum evq_status evq_conn_handshake(struct evq_conn_wire *wire,
     for (size_t i = 0; i < count && status == EVQ_OK; i++) {
         status = evq_conn_reader_format(commands[i].count, commands[i].words, NULL, &out, err);
     }
-    if (status == EVQ_OK && count > 0) { // In one piece.
+    if (status == EVQ_OK && count > 0) { // Sent together.
         status = evq_conn_wire_send(wire, out.data, out.bytes, deadline_ms, err);
     }
     for (size_t i = 0; i < count && status == EVQ_OK && *ret_refusal == '\0'; i++) {
         struct evq_reply *reply = NULL;
         status = evq_conn_wire_receive(wire, deadline_ms, &reply, ret_refusal, err);
-        // Too many clients is said of whatever comes first.
+        // An error about too many clients answers whichever command comes first.
         if (commands[i].courtesy && evq_conn_error_parse(ret_refusal).status != EVQ_E_RETRY) {
             *ret_refusal = '\0';
         }

@@ -1,7 +1,4 @@
-/*
- * The first words on a new connection: who we are, which database, under which name. Any thread, as
- * the wire.
- */
+/* The first commands on a new connection: authentication, database, name. Threads as the wire. */
 #ifndef EVQ_SHARED_CONN_HANDSHAKE_H
 #define EVQ_SHARED_CONN_HANDSHAKE_H
 
@@ -14,13 +11,13 @@ struct evq_conn_greeting {
     const char *password; // "": none.
     int32_t db;
     const char *name; // CLIENT SETNAME; "": none.
-    bool primary;     // Asks for its role, too.
+    bool primary;     // Also asks for the role of the server.
 };
 
 /*
- * On EVQ_OK ret_refusal is "", or the error reply that it ends with. A name, and to be told the
- * role, are courtesies: a user without those permissions goes on. EVQ_E_RETRY: it is no primary,
- * else as the wire.
+ * On EVQ_OK ret_refusal is "", or the error reply that ended the handshake. Setting the name and
+ * asking for the role are optional: a user without these permissions goes on. EVQ_E_RETRY: the
+ * server is not a primary. Other errors as the wire.
  */
 enum evq_status evq_conn_handshake(struct evq_conn_wire *wire,
                                    const struct evq_conn_greeting *greeting, int64_t deadline_ms,

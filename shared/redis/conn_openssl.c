@@ -7,10 +7,10 @@
 
 #define LIBRARY "libssl.so.3"
 
-// Loaded once, for good: other threads hold what came of it.
+// Loaded once and never unloaded, because other threads use its objects.
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct evq_conn_openssl table;
-static char missing[200]; // "": it is there.
+static char missing[200]; // "": OpenSSL is loaded.
 
 static void load(void)
 {
@@ -38,7 +38,8 @@ static void load(void)
         }
         memcpy(functions[i].function, &found, sizeof found);
     }
-    // No clearing away at exit: in a training process a thread of ours may still be speaking then.
+    // OpenSSL must not clean up at exit: in a training process one of our threads may still use it
+    // then.
     if (table.OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL) != 1) {
         (void)snprintf(missing, sizeof missing, LIBRARY " does not initialise");
     }

@@ -1,7 +1,7 @@
 /*
- * What is used of OpenSSL 3, which is loaded at the first rediss:// address: evalq runs without it,
- * and a training process that asks for no TLS never sees it. Where the process holds a libssl.so.3
- * already, as Python's ssl does, it is that one. Any thread.
+ * The functions used from OpenSSL 3. The library is loaded at the first rediss:// address: evalq
+ * runs without it, and a training process without TLS never loads it. If the process already has a
+ * libssl.so.3, as Python's ssl does, that one is used. Any thread.
  */
 #ifndef EVQ_SHARED_CONN_OPENSSL_H
 #define EVQ_SHARED_CONN_OPENSSL_H
@@ -61,7 +61,7 @@ struct evq_conn_openssl {
 #undef EVQ_CONN_OPENSSL_MEMBER
 };
 
-/* The process's one table, for ever. EVQ_E_UNSUPPORTED: there is no OpenSSL 3 here. */
+/* Returns the process's table. EVQ_E_UNSUPPORTED: there is no OpenSSL 3. */
 enum evq_status evq_conn_openssl(const struct evq_conn_openssl **ret_openssl,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 

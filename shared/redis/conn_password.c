@@ -8,8 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The word taken out of the environment, for the process's later connections: it can be read there
-// only once.
+// The password taken from the environment, for later connections: it can be read there only once.
 static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
 static char taken[EVQ_CONN_PASSWORD_BYTES_MAX];
 
@@ -90,7 +89,7 @@ out:
     return status;
 }
 
-/* Copies the word of the environment, or the one taken from it before; "" when there is neither. */
+/* Copies the password of the environment, or the one taken from it before; "" if there is none. */
 static enum evq_status read_environment(bool keep_environment,
                                         char out[EVQ_CONN_PASSWORD_BYTES_MAX],
                                         struct evq_error *err)
@@ -120,7 +119,7 @@ static enum evq_status read_environment(bool keep_environment,
 enum evq_status evq_conn_password_read(const char *file, bool keep_environment,
                                        char out[EVQ_CONN_PASSWORD_BYTES_MAX], struct evq_error *err)
 {
-    // Taken in any case: a password nobody uses is no child's business either.
+    // Taken in any case, because child processes must not get even an unused password.
     enum evq_status status = read_environment(keep_environment, out, err);
     if (status != EVQ_OK) {
         return status;

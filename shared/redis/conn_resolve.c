@@ -85,11 +85,11 @@ static enum evq_status resolve_start(const char *host, const char *port,
         free(resolve);
         return status;
     }
-    // The thread takes none of the program's signals; it may outlive the call that started it.
+    // The thread blocks all signals of the program. It may outlive the call that started it.
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     (void)pthread_attr_init(&attributes); // Cannot fail on Linux.
-    // With the usual stack: what the program has of thread-local variables is taken from it.
+    // Uses the default stack, because thread-local variables of the program are taken from it.
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     int failure = pthread_create(&thread, &attributes, resolve_main, resolve);
     (void)pthread_attr_destroy(&attributes);
@@ -137,8 +137,9 @@ void evq_conn_resolve_drop(struct evq_conn_resolve **pending)
         return;
     }
     if (resolve->pid != getpid()) {
-        atomic_store(&resolve->owners, 1); // The thread is the parent's; this copy has one owner.
-        resolve->list = NULL;              // It may be half built.
+        // The thread exists only in the parent, so this copy has one owner.
+        atomic_store(&resolve->owners, 1);
+        resolve->list = NULL; // It may be half built.
     }
     release(resolve);
 }
@@ -150,7 +151,7 @@ enum evq_status evq_conn_resolve(struct evq_conn_resolve **pending, const char *
     char port[8];
     (void)snprintf(port, sizeof port, "%u", (unsigned)port_number);
     if (look_up(host, port, AI_NUMERICHOST, ret_list) == 0) {
-        return EVQ_OK; // An address: nobody needs to be asked.
+        return EVQ_OK; // It is an address, so no lookup is needed.
     }
     struct evq_conn_resolve *resolve = *pending;
     if (resolve != NULL && (resolve->pid != getpid() || strcmp(resolve->host, host) != 0 ||

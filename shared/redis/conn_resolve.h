@@ -1,8 +1,7 @@
 /*
- * Host names to addresses, with a deadline. getaddrinfo() itself knows none, so a name that is not
- * an address is looked up by a thread of its own, which is left behind when the deadline passes: it
- * ends when the resolver gives up, and a later call for the same name takes up its answer. Not for
- * sharing between threads.
+ * Resolves host names with a deadline. getaddrinfo() has none, so a name is resolved in another
+ * thread. If the deadline passes, the thread goes on alone, and a later call for the same name
+ * takes its answer. Not for sharing between threads.
  */
 #ifndef EVQ_SHARED_CONN_RESOLVE_H
 #define EVQ_SHARED_CONN_RESOLVE_H
@@ -12,19 +11,19 @@
 
 #include "shared/base/error.h"
 
-struct evq_conn_resolve; // A lookup under way.
+struct evq_conn_resolve; // A running lookup.
 
 /*
- * *ret_list is freed by freeaddrinfo(). *pending (NULL at first) keeps a lookup over the calls.
- * interrupt_fd: its readability ends the wait with EVQ_E_STOPPED. EVQ_E_TIMEOUT, EVQ_E_IO,
+ * *ret_list is freed by freeaddrinfo(). *pending (NULL at first) keeps a running lookup between
+ * calls. The wait ends with EVQ_E_STOPPED when interrupt_fd is readable. EVQ_E_TIMEOUT, EVQ_E_IO,
  * EVQ_E_NOMEM.
  */
 enum evq_status evq_conn_resolve(struct evq_conn_resolve **pending, const char *host, uint16_t port,
                                  int interrupt_fd, int64_t deadline_ms, struct addrinfo **ret_list,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Lets a pending lookup go; *pending becomes NULL. In a forked child too, where its thread is not.
- */
+/* Abandons a running lookup and sets *pending to NULL. Also for a forked child, which does not have
+ * the thread. */
 void evq_conn_resolve_drop(struct evq_conn_resolve **pending);
 
 #endif

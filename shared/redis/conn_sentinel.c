@@ -32,7 +32,7 @@ bool evq_conn_sentinel_is(const char *url)
     return url != NULL && scheme_of(url) < 2;
 }
 
-/* HOST[:PORT],...; *text then stands behind them. */
+/* Parses HOST[:PORT],... and moves *text past it. */
 static enum evq_status parse_hosts(const char **text, bool tls,
                                    struct evq_conn_sentinels *sentinels, struct evq_error *err)
 {
@@ -110,7 +110,7 @@ void evq_conn_sentinel_where(const struct evq_conn_sentinels *sentinels,
     }
 }
 
-/* The value of a name in a list of names and values; "": none. */
+/* Returns the value of a name in a list of names and values; "": none. */
 static const char *field(const struct evq_reply *reply, const char *name)
 {
     for (size_t i = 0; i + 1 < reply->item_count; i += 2) {
@@ -123,7 +123,7 @@ static const char *field(const struct evq_reply *reply, const char *name)
     return "";
 }
 
-/* What one sentinel says of the primary. */
+/* Reads what one sentinel says about the primary. */
 static enum evq_status take_answer(struct evq_conn_sentinels *sentinels,
                                    const struct evq_reply *reply, struct evq_conn_url *url,
                                    struct evq_error *err)
@@ -218,7 +218,7 @@ static enum evq_status ask(struct evq_conn_sentinels *sentinels, size_t at,
     }
     if (status != EVQ_OK) {
         evq_conn_url_where(&sentinels->at[at], where);
-        // Not as the address of a Redis: no database.
+        // Leaves the database out, because this is not the address of a Redis.
         (void)evq_error_prefix(err, "sentinel %.*s", (int)(strrchr(where, '/') - where), where);
     }
     evq_conn_wire_close(wire);
@@ -249,7 +249,7 @@ enum evq_status evq_conn_sentinel_find(struct evq_conn_sentinels *sentinels,
             sentinels->first = at;
             return EVQ_OK;
         }
-        // What says more than that nobody is there is what the caller hears.
+        // The caller hears the most informative error: anything but "nobody answers".
         if (i == 0 || (status != EVQ_E_IO && status != EVQ_E_TIMEOUT) ||
             (worst == EVQ_E_TIMEOUT && status == EVQ_E_IO)) {
             worst = status;

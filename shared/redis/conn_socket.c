@@ -18,9 +18,9 @@ enum {
     KEEPALIVE_IDLE_S = 15,
     KEEPALIVE_EVERY_S = 5,
     KEEPALIVE_TRIES = 3,
-    // How long sent bytes may stay unacknowledged before the kernel gives the peer up for dead.
+    // How long sent bytes may stay unacknowledged before the kernel drops the connection.
     USER_TIMEOUT_MS = 20000,
-    // One address of several gets at least this long.
+    // Minimum time for one of several addresses.
     ADDRESS_MS_MIN = 250
 };
 
@@ -95,8 +95,8 @@ out:
     return status;
 }
 
-/* Options that make a dead peer known; without one the connection still works, only slower to see.
- */
+/* Options that reveal a dead peer. If one cannot be set, the connection still works, but notices
+ * later. */
 static void set_tcp_options(int fd)
 {
     const struct {
@@ -133,7 +133,7 @@ static enum evq_status tcp_connect(struct evq_conn_stream *stream, const struct 
     }
     status = evq_error_set(err, EVQ_E_IO, "host '%s' has no address", url->host);
     for (const struct addrinfo *at = list; at != NULL; at = at->ai_next, left--) {
-        // An equal part of the time to each address, so that a dead one leaves time for the next.
+        // Each address gets an equal part of the time, so that a dead one leaves time for the next.
         int64_t now_ms = evq_clock_mono_ms();
         int64_t part_ms = (deadline_ms - now_ms) / left;
         int64_t until_ms = now_ms + (part_ms > ADDRESS_MS_MIN ? part_ms : ADDRESS_MS_MIN);
@@ -179,7 +179,7 @@ static ssize_t socket_write(struct evq_conn_stream *stream, const void *data, si
 
 static void socket_close(struct evq_conn_stream *stream)
 {
-    (void)close(stream->fd); // Whether the peer got everything, only a reply can tell.
+    (void)close(stream->fd); // Only a reply can tell whether the peer got everything.
 }
 
 const struct evq_conn_transport evq_conn_transport_tcp = {tcp_connect, socket_read, socket_write,

@@ -13,7 +13,7 @@
 
 #define WRITE_BYTES_MAX (1 << 20)
 
-/* One connection. OpenSSL sees the socket through a BIO of our own, which raises no SIGPIPE. */
+/* One TLS connection. OpenSSL uses the socket through our own BIO, which raises no SIGPIPE. */
 struct evq_conn_tls {
     const struct evq_conn_openssl *openssl;
     BIO_METHOD *method;
@@ -25,7 +25,7 @@ struct evq_conn_tls {
 
 /* ---- the socket below ---- */
 
-/* Of a BIO, whose methods are called after the library was loaded. */
+/* Returns the connection of a BIO. Its methods are called only after the library was loaded. */
 static struct evq_conn_tls *tls_of(BIO *bio)
 {
     const struct evq_conn_openssl *openssl = NULL;
@@ -140,7 +140,7 @@ static enum evq_status say_untrusted(const struct evq_conn_stream *stream, const
     }
 }
 
-/* What the peer's alert, or the shape of its bytes, means; also after the handshake, for the
+/* Explains an alert of the peer, or malformed bytes. Also used after the handshake, because the
  * refusal of a client's certificate arrives with the first reply. */
 static enum evq_status say_broken(const struct evq_conn_stream *stream, bool shaking,
                                   struct evq_error *err)
@@ -201,7 +201,7 @@ static void tls_free(struct evq_conn_tls *tls)
     free(tls);
 }
 
-/* Names the host that the certificate must be for, and asks for it (SNI takes no addresses). */
+/* Sets the host that the certificate must be for, and sends it as SNI, which takes no addresses. */
 static bool expect_host(struct evq_conn_tls *tls, const char *host)
 {
     const struct evq_conn_openssl *openssl = tls->openssl;
@@ -219,7 +219,7 @@ static bool expect_host(struct evq_conn_tls *tls, const char *host)
                              name) == 1;
 }
 
-/* stream->secure, ready to shake hands over stream->fd. */
+/* Makes stream->secure, ready for the handshake over stream->fd. */
 static enum evq_status tls_new(struct evq_conn_stream *stream, const char *host,
                                struct evq_error *err)
 {
@@ -239,7 +239,7 @@ static enum evq_status tls_new(struct evq_conn_stream *stream, const char *host,
     if (tls != NULL) {
         tls->openssl = openssl;
         tls->fd = stream->fd;
-        tls->ssl = openssl->SSL_new(context); // Holds the context from now on.
+        tls->ssl = openssl->SSL_new(context); // It holds the context from now on.
         tls->method = openssl->BIO_meth_new(BIO_TYPE_SOURCE_SINK, "evalq socket");
     }
     openssl->SSL_CTX_free(context);
@@ -269,10 +269,10 @@ static void tls_close(struct evq_conn_stream *stream)
 {
     tls_free(stream->secure);
     stream->secure = NULL;
-    (void)close(stream->fd); // Whether the peer got everything, only a reply can tell.
+    (void)close(stream->fd); // Only a reply can tell whether the peer got everything.
 }
 
-/* What to poll for, when OpenSSL waits; 0: it does not, something broke. */
+/* What to poll for if OpenSSL waits; 0: it failed. */
 static short waits_for(const struct evq_conn_tls *tls, int result)
 {
     switch (tls->openssl->SSL_get_error(tls->ssl, result)) {
@@ -343,7 +343,9 @@ static enum evq_status tls_connect(struct evq_conn_stream *stream, const struct 
     return status;
 }
 
-/* Of a read or write: EAGAIN, or what broke, in errno and stream->reason. */
+/*
+ * Sets errno and stream->reason after a read or write that moved nothing: EAGAIN, or the failure.
+ */
 static ssize_t moved_nothing(struct evq_conn_stream *stream, int result)
 {
     struct evq_conn_tls *tls = stream->secure;
@@ -391,7 +393,8 @@ static ssize_t tls_write(struct evq_conn_stream *stream, const void *data, size_
     const int put = tls->openssl->SSL_write(tls->ssl, data, part);
     stream->wants = POLLOUT;
     if (put <= 0 && (tls->failure == EPIPE || tls->failure == ECONNRESET)) {
-        // It hung up on the handshake's last words: why, lies before the end of what it said.
+        // The peer hung up during the handshake. Its reason is in the bytes before the end of the
+        // stream.
         char byte;
         const int failure = tls->failure;
         tls->failure = 0;

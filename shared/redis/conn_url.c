@@ -18,7 +18,8 @@ static int hex_value(char c)
     return -1;
 }
 
-/* Copies with %XX decoded; false when it does not fit, holds a control byte, or a % is malformed.
+/*
+ * Copies text with %XX decoded. False: it does not fit, holds a control byte, or a % is malformed.
  */
 static bool decode(const char *text, size_t bytes, char *out, size_t out_bytes)
 {
@@ -43,7 +44,7 @@ static bool decode(const char *text, size_t bytes, char *out, size_t out_bytes)
     return true;
 }
 
-/* Decimal digits only, the whole text, at most max; -1 otherwise. */
+/* Reads decimal digits to the end of the text, at most max; -1 otherwise. */
 static int64_t parse_number(const char *text, size_t bytes, int64_t max)
 {
     int64_t value = 0;
@@ -68,14 +69,14 @@ static enum evq_status refuse_password(struct evq_error *err)
         "$EVALQ_REDIS_PASSWORD)");
 }
 
-/* Other clients take unix:///PATH?db=0&password=WORD, which no message may quote. */
+/* Other clients accept unix:///PATH?db=0&password=WORD, which no message may quote. */
 static bool query_has_password(const char *text)
 {
     const char *query = strchr(text, '?');
     return query != NULL && strcasestr(query, "pass") != NULL;
 }
 
-/* What stands before the @, which *text then passes. */
+/* Reads the user before the @ and moves *text past it. */
 static enum evq_status parse_user(const char **text, size_t bytes, struct evq_conn_url *url,
                                   struct evq_error *err)
 {
@@ -180,7 +181,8 @@ enum evq_status evq_conn_url_host(const char *text, size_t bytes, uint16_t port_
 enum evq_status evq_conn_url_user(const char **text, struct evq_conn_url *url,
                                   struct evq_error *err)
 {
-    // The last @ of the whole text: a password may hold a slash, and must be seen as one.
+    // Uses the last @ of the whole text, because a password may contain a slash and must be
+    // recognised.
     const char *at = strrchr(*text, '@');
     if (query_has_password(*text)) {
         return refuse_password(err);
@@ -230,7 +232,7 @@ enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_ur
                              "no Redis address is given: name it with --url, $EVALQ_URL or "
                              "redis.url, as redis://HOST:PORT/DB or unix:///PATH");
     }
-    if (evq_error_control(text) != 0) { // Shown, it would reach a terminal.
+    if (evq_error_control(text) != 0) { // Shown in a message, it would reach a terminal.
         return evq_error_set(err, EVQ_E_INVALID,
                              "the Redis address holds a control byte, its byte %zu: write it as "
                              "redis://HOST:PORT/DB or unix:///PATH",

@@ -27,15 +27,13 @@ struct evq_conn_url {
     char user[EVQ_CONN_USER_BYTES_MAX]; // "": none given.
 };
 
-/*
- * EVQ_E_INVALID says what is wrong, never quoting what stands before the @: a password there is
- * refused, and must not end in a log.
- */
+/* EVQ_E_INVALID says what is wrong, but never quotes what is before the @. A password there is
+ * refused and must not reach a log. */
 enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_url,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The pieces, for other kinds of address: HOST[:PORT] or [V6][:PORT] of so many bytes; USER@ in
- * front, if any, which *text then passes; DB[?db=N] to the end. */
+/* Parts of an address: HOST[:PORT] or [V6][:PORT] of that many bytes; a leading USER@, which *text
+ * then passes; DB[?db=N] to the end. */
 enum evq_status evq_conn_url_host(const char *text, size_t bytes, uint16_t port_default,
                                   struct evq_conn_url *url, struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_conn_url_user(const char **text, struct evq_conn_url *url,

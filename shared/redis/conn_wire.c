@@ -39,7 +39,7 @@ void evq_conn_wire_close(struct evq_conn_wire *wire)
     wire->reader = NULL;
 }
 
-/* A server that expects TLS hangs up at the first command, without a word of why. */
+/* A server that expects TLS hangs up at the first command without a reason. */
 static const char *hint(const struct evq_conn_wire *wire)
 {
     return wire->answered || wire->stream.transport != &evq_conn_transport_tcp
@@ -47,7 +47,7 @@ static const char *hint(const struct evq_conn_wire *wire)
                : " before it answered anything: a Redis that expects TLS needs rediss://";
 }
 
-/* What errno, or the transport itself, says of a read or write that failed. */
+/* Reports a failed read or write, from errno or from the transport. */
 static enum evq_status broken(const struct evq_conn_wire *wire, const char *what, int failure,
                               struct evq_error *err)
 {
@@ -74,8 +74,8 @@ enum evq_status evq_conn_wire_take(struct evq_conn_wire *wire, struct evq_error 
     return evq_conn_reader_feed(wire->reader, wire->input, (size_t)got, err);
 }
 
-/* The server closed before it read us, as it does when it has too many clients: it says why first.
- */
+/* The server closed before it read our bytes, as it does with too many clients. It sends the reason
+ * first. */
 static enum evq_status closed(struct evq_conn_wire *wire, int failure, struct evq_error *err)
 {
     char refusal[EVQ_CONN_REFUSAL_BYTES] = "";
@@ -131,7 +131,7 @@ enum evq_status evq_conn_wire_receive(struct evq_conn_wire *wire, int64_t deadli
                                       char refusal_text[EVQ_CONN_REFUSAL_BYTES],
                                       struct evq_error *err)
 {
-    wire->stream.wants = POLLIN; // Not what the last write asked for.
+    wire->stream.wants = POLLIN; // Overwrites what the last write asked for.
     for (;;) {
         enum evq_status status = evq_conn_reader_next(wire->reader, ret_reply, refusal_text,
                                                       EVQ_CONN_REFUSAL_BYTES, err);

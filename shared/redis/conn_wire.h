@@ -1,7 +1,5 @@
-/*
- * One open connection to a Redis or a sentinel: bytes out, whole replies in. What to say on it is
- * the caller's (conn.c, conn_sentinel.c). Not for sharing between threads.
- */
+/* One open connection to a Redis or a sentinel: bytes out, whole replies in. conn.c and
+ * conn_sentinel.c decide what to send. Not for sharing between threads. */
 #ifndef EVQ_SHARED_CONN_WIRE_H
 #define EVQ_SHARED_CONN_WIRE_H
 
@@ -16,19 +14,19 @@ enum { EVQ_CONN_READ_BYTES = 65536, EVQ_CONN_REFUSAL_BYTES = 384 };
 
 struct evq_conn_wire {
     struct evq_conn_stream stream;  // fd -1, interrupt_fd and tls set before the first open.
-    struct evq_conn_reader *reader; // NULL when closed: what was half read goes with the socket.
-    bool answered;                  // Something came since it was opened.
-    // Not on the stack, which the build's hardening would clear at each read.
+    struct evq_conn_reader *reader; // NULL when closed. A half-read reply is lost with the socket.
+    bool answered;                  // Bytes arrived since it was opened.
+    // Not on the stack, because the build's hardening would clear it at each read.
     char input[EVQ_CONN_READ_BYTES];
 };
 
-/* Connects by deadline_ms (monotonic). EVQ_E_IO, EVQ_E_TIMEOUT, EVQ_E_STOPPED, EVQ_E_AUTH (no trust
- * in the server's certificate), EVQ_E_NOMEM: then nothing is open. */
+/* Connects by deadline_ms (monotonic). On EVQ_E_IO, EVQ_E_TIMEOUT, EVQ_E_STOPPED, EVQ_E_AUTH (the
+ * server's certificate is not trusted) and EVQ_E_NOMEM nothing is open. */
 enum evq_status evq_conn_wire_open(struct evq_conn_wire *wire, const struct evq_conn_url *url,
                                    int64_t deadline_ms, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_conn_wire_close(struct evq_conn_wire *wire); // Also when closed.
 
-/* Sends all; reads meanwhile, so that a server that waits for room in its socket goes on. */
+/* Sends everything. Reads at the same time, so that a server with a full socket can go on. */
 enum evq_status evq_conn_wire_send(struct evq_conn_wire *wire, const uint8_t *data, size_t bytes,
                                    int64_t deadline_ms, struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -38,7 +36,7 @@ enum evq_status evq_conn_wire_receive(struct evq_conn_wire *wire, int64_t deadli
                                       char refusal_text[EVQ_CONN_REFUSAL_BYTES],
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Takes what has come, without waiting. EVQ_E_IO and what the reader finds wrong. */
+/* Reads what has arrived, without waiting. EVQ_E_IO, and what the reader finds wrong. */
 enum evq_status evq_conn_wire_take(struct evq_conn_wire *wire,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -1,5 +1,7 @@
-/* A PEFT directory: adapter_config.json, adapter_model.safetensors or .bin, and the base that they
- * change, elsewhere. The base's tensors are listed, each with what the adapter adds to it. */
+/*
+ * Reads a PEFT directory: adapter_config.json and adapter_model.safetensors or .bin. The base model
+ * is elsewhere. The result lists the base's tensors, each with the change that the adapter makes.
+ */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +15,15 @@
 #include "shared/checkpoint/root_open.h"
 
 #define CONFIG_BYTES_MAX ((uint64_t)4 << 20)
-#define PREFIX           "base_model.model." // What PEFT puts before the names of the base.
-#define SKIP_MAX         3 // A base may have been saved without the first parts of its names.
+#define PREFIX           "base_model.model." // PEFT puts this before the names of the base model.
+#define SKIP_MAX         3 // The base may lack up to this many leading parts of its names.
 
 struct adapter {
     struct evq_checkpoint *checkpoint;
     struct evq_adapter_config config;
-    struct evq_tensor *tensors; // Of the adapter, sorted by name.
+    struct evq_tensor *tensors; // The adapter's own tensors, sorted by name.
     size_t count;
-    int skip;           // Parts of a name that the base lacks; -1: not known yet.
+    int skip;           // Leading parts that the base's names lack; -1: not known yet.
     bool square_turned; // Square weights are [in, out].
     struct evq_error *err;
 };
@@ -42,7 +44,7 @@ static bool ends_with(const char *text, size_t bytes, const char *end)
     return bytes >= end_bytes && memcmp(text + bytes - end_bytes, end, end_bytes) == 0;
 }
 
-/* Name without what PEFT puts before and between: the name in the base. NULL: out of memory. */
+/* Returns the name in the base: without PEFT's prefix and wrappers. NULL: out of memory. */
 static char *base_name(const struct adapter *adapter, const char *name, size_t bytes,
                        const char *end)
 {
@@ -63,7 +65,8 @@ static char *base_name(const struct adapter *adapter, const char *name, size_t b
     return made;
 }
 
-/* The base's tensor of this name, or of its end: then all names lack the same number of parts. */
+/* Finds the base's tensor of this name. The base may lack leading parts of names; then all names
+ * lack the same number of parts. */
 static struct evq_tensor *find_base(struct adapter *adapter, const char *name)
 {
     for (int skip = 0; skip <= SKIP_MAX && name != NULL; skip++) {
@@ -97,21 +100,21 @@ static const struct evq_tensor *find_own(const struct adapter *adapter, const ch
     return NULL;
 }
 
-/* The kinds of pairs, by the ends of their names. */
+/* The kinds of LoRA pairs, by the ends of their names. */
 static const struct {
     const char *a;
     const char *b;
-    bool embedding; // Turned: A is [rank, rows of the weight].
+    bool embedding; // An embedding: A is [rank, rows of the weight].
 } kinds[] = {{".lora_A.weight", ".lora_B.weight", false},
              {".lora_embedding_A", ".lora_embedding_B", true}};
 #define KIND_COUNT (sizeof(kinds) / sizeof(kinds[0]))
 
-/* The pair that tensor is A of, and its weight in the base; *ret_weight is NULL when it is no A. */
+/* A pair of LoRA matrices and the weight that they change. */
 struct pair {
     const struct evq_tensor *a;
     const struct evq_tensor *b;
     struct evq_tensor *weight;
-    const char *module; // Its name in the base.
+    const char *module; // Name of the module in the base.
     bool embedding;
 };
 
@@ -187,11 +190,11 @@ static enum evq_status merge_pair(struct adapter *adapter, const struct pair *pa
         .transposed = turned};
     pair->weight->merge = merge;
     pair->weight->adapted = true;
-    pair->weight->contiguous = false; // Its bytes alone are not what it is.
+    pair->weight->contiguous = false; // The bytes in the file are not the merged weight.
     return EVQ_OK;
 }
 
-/* A bias that was trained, or a module of modules_to_save: instead of the base's. */
+/* Replaces a tensor of the base: a trained bias, or a module of modules_to_save. */
 static enum evq_status replace(struct adapter *adapter, const struct evq_tensor *tensor)
 {
     char *name = base_name(adapter, tensor->name, strlen(tensor->name), "");
@@ -237,8 +240,9 @@ static size_t kind_of(const struct evq_tensor *tensor, bool *ret_second)
 }
 
 /*
- * fan_in_fan_out in the file is that of the last module PEFT looked at. Weights that are not square
- * show theirs; square ones are as those are, when they agree, else as the file says.
+ * Finds out whether square weights are [in, out]. fan_in_fan_out in the file describes only the
+ * last module that PEFT looked at. Weights that are not square show their direction, and square
+ * ones follow them if they agree; otherwise the file decides.
  */
 static enum evq_status learn_direction(struct adapter *adapter)
 {
@@ -274,7 +278,7 @@ static enum evq_status apply_tensor(struct adapter *adapter, const struct evq_te
     if (kind == KIND_COUNT) {
         return replace(adapter, tensor);
     }
-    if (second) { // Merged with its A.
+    if (second) { // It is merged together with its A.
         const size_t bytes = strlen(tensor->name) - strlen(kinds[kind].b);
         char *other = evq_arena_printf(adapter->checkpoint->arena, "%.*s%s", (int)bytes,
                                        tensor->name, kinds[kind].a);
@@ -286,7 +290,8 @@ static enum evq_status apply_tensor(struct adapter *adapter, const struct evq_te
     return status == EVQ_OK ? merge_pair(adapter, &pair) : status;
 }
 
-/* The tensors behind the first base_count are the adapter's: takes them out, sorted. */
+/* Moves the tensors after the first base_count to adapter->tensors, sorted. They are the adapter's
+ * own. */
 static enum evq_status take_own(struct adapter *adapter, size_t base_count)
 {
     struct evq_checkpoint *checkpoint = adapter->checkpoint;
@@ -332,7 +337,7 @@ static enum evq_status load_config(struct adapter *adapter, int32_t file)
     return status;
 }
 
-/* adapter_model.safetensors, else adapter_model.bin, of the folder. */
+/* Reads adapter_model.safetensors, or adapter_model.bin if that does not exist. */
 static enum evq_status read_weights(struct adapter *adapter, int root_fd, const char *folder)
 {
     static const char *const names[] = {"adapter_model.safetensors", "adapter_model.bin"};
@@ -371,7 +376,8 @@ static enum evq_status apply(struct adapter *adapter, size_t base_count)
     enum evq_status status = take_own(adapter, base_count);
 
     if (status == EVQ_OK) {
-        status = evq_builder_finish(adapter->checkpoint, adapter->err); // Sorted, to be found in.
+        // Sorts the base's tensors for lookups.
+        status = evq_builder_finish(adapter->checkpoint, adapter->err);
     }
     if (status == EVQ_OK) {
         status = learn_direction(adapter);
@@ -401,7 +407,7 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
         status = load_config(&adapter, file);
     }
     if (status == EVQ_E_UNSUPPORTED && options->files_only) {
-        status = EVQ_OK; // Other evaluators than the native one may know this kind.
+        status = EVQ_OK; // An evaluator other than the native one may know this kind.
     }
     if (status == EVQ_OK && !options->files_only) {
         status = evq_base_read(checkpoint, root_fd, adapter.config.base, options, read_base, err);
@@ -411,7 +417,7 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
         status = read_weights(&adapter, root_fd, folder);
     }
     if (options->files_only) {
-        checkpoint->tensor_count = 0; // Complete is about the files.
+        checkpoint->tensor_count = 0; // Completeness depends on the files only.
         return status;
     }
     return status == EVQ_OK ? apply(&adapter, base_count) : status;

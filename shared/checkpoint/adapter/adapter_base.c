@@ -6,7 +6,7 @@
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/root_open.h"
 
-/* path below the directory root_fd is, if path is absolute and there; NULL: it is elsewhere. */
+/* Returns the part of path below the directory root_fd, or NULL if path is elsewhere. */
 static const char *below(int root_fd, const char *path, char *root, size_t root_bytes)
 {
     char link[64];
@@ -20,7 +20,7 @@ static const char *below(int root_fd, const char *path, char *root, size_t root_
     return path + strspn(path, "/");
 }
 
-/* EVQ_E_GONE: not beneath this root. */
+/* EVQ_E_GONE: path is not below this root. */
 static enum evq_status open_below(int root_fd, const char *path, const char **ret_path, int *ret_fd,
                                   struct stat *ret_info, struct evq_error *err)
 {

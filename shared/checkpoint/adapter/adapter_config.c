@@ -9,7 +9,7 @@
 
 #define ALPHAS_MAX 4096
 
-/* Settings that say how the adapter was trained or found, and not what it is. */
+/* Settings that describe how the adapter was trained, not what it contains. */
 static const char *const harmless[] = {
     "auto_mapping",      "base_model_class",
     "corda_config",      "eva_config",
@@ -87,7 +87,7 @@ static enum evq_status read_bool(struct reader *reader, const char *key, bool *r
     return status;
 }
 
-/* NULL for null. */
+/* *ret_text is NULL if the value is null. */
 static enum evq_status read_text(struct reader *reader, const char *key, const char **ret_text)
 {
     struct evq_json_token token;
@@ -105,7 +105,8 @@ static enum evq_status read_text(struct reader *reader, const char *key, const c
                              : EVQ_OK;
 }
 
-/* Patterns are regular expressions; those without more than names and dots are understood. */
+/* Whether a pattern consists of names and dots only. Patterns are regular expressions, and no
+ * others are understood. */
 static bool plain_pattern(const char *pattern)
 {
     pattern += *pattern == '^' ? 1 : 0;
@@ -183,7 +184,7 @@ static enum evq_status read_type(struct reader *reader)
     return status;
 }
 
-/* How A and B began matters only where the base was changed with them. */
+/* The initial values of A and B matter only if the base was changed together with them. */
 static enum evq_status read_initial(struct reader *reader)
 {
     static const char *const kept[] = {"gaussian", "eva", "orthogonal"};
@@ -214,7 +215,7 @@ static enum evq_status read_bias(struct reader *reader)
     const char *bias = NULL;
     enum evq_status status = read_text(reader, "bias", &bias);
 
-    // Whichever were trained are in the file, and replace those of the base.
+    // Trained biases are in the file and replace those of the base.
     if (status == EVQ_OK && bias != NULL && strcmp(bias, "none") != 0 && strcmp(bias, "all") != 0 &&
         strcmp(bias, "lora_only") != 0) {
         reader->unknown = "bias";
@@ -222,8 +223,8 @@ static enum evq_status read_bias(struct reader *reader)
     return status;
 }
 
-/* null, false, {} and []: as if it were not there. Another value of an unknown setting is noted:
- * the adapter's type, which says more, may come later. */
+/* A setting of null, false, {} or [] counts as absent. Any other value of an unknown setting is
+ * reported at the end, because the adapter's type, which explains more, may come later. */
 static enum evq_status read_other(struct reader *reader, const char *key)
 {
     struct evq_json_token token;
@@ -232,7 +233,8 @@ static enum evq_status read_other(struct reader *reader, const char *key)
     for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
         known = known || strcmp(key, harmless[i]) == 0;
     }
-    const char *kept = evq_arena_strdup(reader->arena, key); // Its text may change.
+    // The reader may overwrite the key's text.
+    const char *kept = evq_arena_strdup(reader->arena, key);
     if (kept == NULL) {
         return evq_error_set(reader->err, EVQ_E_NOMEM, "adapter_config.json");
     }
@@ -343,7 +345,7 @@ enum evq_status evq_adapter_config_read(char *text, size_t bytes, struct evq_are
     return status;
 }
 
-/* Whether pattern, in which a dot stands for any character, is text. */
+/* Whether text matches pattern, in which a dot stands for any character. */
 static bool same(const char *pattern, const char *text)
 {
     for (; *pattern != '\0' && *text != '\0'; pattern++, text++) {
@@ -354,7 +356,7 @@ static bool same(const char *pattern, const char *text)
     return *pattern == '\0' && *text == '\0';
 }
 
-/* As PEFT: the end of the module's name, from a dot or its beginning on. */
+/* Matches the end of a module's name, from a dot or from its beginning, as PEFT does. */
 static bool matches(const char *pattern, const char *module)
 {
     if (*pattern == '^') {

@@ -22,7 +22,7 @@ static uint16_t to_bf16(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* To the nearest half, ties to even. */
+/* Rounds to the nearest half, ties to even. */
 static uint16_t to_f16(float value)
 {
     uint32_t bits;
@@ -73,7 +73,7 @@ static float from_f16(uint16_t half)
     return value;
 }
 
-/* What a value becomes when it is stored as dtype. */
+/* Rounds values as storing them in dtype would. */
 static void round_to(enum evq_dtype dtype, float *values, size_t count)
 {
     if (dtype == EVQ_DTYPE_BF16) {
@@ -87,10 +87,11 @@ static void round_to(enum evq_dtype dtype, float *values, size_t count)
     }
 }
 
-/* The product as rows of the weight: row i is the sum over k of left(i, k) times row k of right. */
+/* A matrix product in rows of the weight: row i is the sum over k of left(i, k) times row k of
+ * right. */
 struct product {
     const float *left;
-    size_t left_row; // Elements from (i, k) to (i + 1, k), and to (i, k + 1).
+    size_t left_row; // Distance in elements from (i, k) to (i + 1, k); left_column: to (i, k + 1).
     size_t left_column;
     const float *right; // [rank, columns]
     size_t rank;
@@ -142,7 +143,7 @@ static void multiply(const struct evq_merge *merge, const float *a, const float 
                               .rank = rank,
                               .columns = (size_t)merge->base.shape[1]};
 
-    if (merge->transposed) { // Row i is of input i: column i of A, times B turned.
+    if (merge->transposed) { // Row i belongs to input i: column i of A times B transposed.
         float *turned = scratch + product.columns;
         transpose(b, outputs, rank, turned);
         product.left = a;
@@ -168,7 +169,7 @@ enum evq_status evq_merge_read_f32(const struct evq_checkpoint *checkpoint,
     if (status != EVQ_OK) {
         return status;
     }
-    // A, B, a row of the weight, B turned.
+    // Memory for A, B, a row of the weight and B transposed.
     const size_t columns = (size_t)merge->base.shape[1];
     if (!evq_tensor_elements(&merge->a, &a_count) || !evq_tensor_elements(&merge->b, &b_count) ||
         !evq_size_mul(b_count, 2, &floats) || !evq_size_add(floats, a_count, &floats) ||

@@ -1,5 +1,5 @@
-/* A directory of torch.distributed.checkpoint: .metadata, a pickle, says of which boxes each tensor
- * consists and where in which __RANK_N.distcp each of them lies, as an archive of torch.save. */
+/* Reads a directory of torch.distributed.checkpoint. The pickle .metadata lists the boxes of each
+ * tensor and where each is stored: in which __RANK_N.distcp, as an archive of torch.save. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,11 +10,11 @@
 #include "shared/checkpoint/root_open.h"
 #include "shared/checkpoint/tensor_pieces.h"
 
-/* One value of storage_data. */
+/* One value of storage_data: where a box or an object is stored. */
 struct entry {
     const struct evq_pickle_node *name; // TEXT.
     const struct evq_pickle_node *path; // TEXT: the file.
-    int32_t rank;                       // -1: no tensor.
+    int32_t rank;                       // -1: an object, not a tensor.
     int64_t begin[EVQ_TENSOR_RANK_MAX];
     int32_t file;
     uint64_t offset;
@@ -27,14 +27,14 @@ struct dcp {
     const char *folder;
     const struct evq_pickle_node *tensors; // state_dict_metadata.
     const struct evq_pickle_node *storage; // storage_data.
-    const struct evq_pickle_node *paths;   // planner_data: where the dots of a name divide it; or
-                                           // no dict.
-    struct entry *entries;                 // Sorted by name and begin.
+    // planner_data: where the dots of a name divide it; it may be no dict.
+    const struct evq_pickle_node *paths;
+    struct entry *entries; // Sorted by name and begin.
     size_t count;
     struct evq_error *err;
 };
 
-/* The attribute of an object, a dataclass as a rule. NULL: none. */
+/* Returns an attribute of an object, usually a dataclass. NULL: none. */
 static const struct evq_pickle_node *attribute(const struct evq_pickle_node *node, const char *name)
 {
     return node->kind == EVQ_PICKLE_OBJECT && node->as.object->state != NULL
@@ -42,7 +42,7 @@ static const struct evq_pickle_node *attribute(const struct evq_pickle_node *nod
                : NULL;
 }
 
-/* By its name alone: its module moved from version to version. */
+/* Compares only the class name, because its module moved between versions. */
 static bool is_class(const struct evq_pickle_node *node, const char *name)
 {
     return node->kind == EVQ_PICKLE_OBJECT &&
@@ -141,7 +141,7 @@ static enum evq_status read_entries(struct dcp *dcp)
     return status;
 }
 
-/* Opens a file of parts; a name without a folder, as torch writes it. */
+/* Opens a file of parts. torch writes names without a folder, and others are refused. */
 static enum evq_status open_file(struct dcp *dcp, const struct evq_pickle_node *path,
                                  int32_t *ret_file)
 {
@@ -176,7 +176,8 @@ static enum evq_status open_file(struct dcp *dcp, const struct evq_pickle_node *
     return evq_builder_add_file(dcp->checkpoint, name, fd, &info, ret_file, dcp->err);
 }
 
-/* Every file that holds a part, also of what is not asked for: complete means all of them. */
+/* Opens every file that holds a part, also parts that are not asked for, because a complete
+ * checkpoint has all of them. */
 static enum evq_status open_files(struct dcp *dcp)
 {
     int32_t file = -1;
@@ -212,7 +213,7 @@ static enum evq_status open_files(struct dcp *dcp)
     return EVQ_OK;
 }
 
-/* One box of tensor: its archive must hold a tensor of this shape and type. */
+/* Reads one box of tensor. Its archive must hold a tensor of this shape and type. */
 static enum evq_status read_piece(struct dcp *dcp, const struct evq_pickle_node *name,
                                   const struct evq_tensor *tensor,
                                   const struct evq_pickle_node *chunk,
@@ -239,7 +240,7 @@ static enum evq_status read_piece(struct dcp *dcp, const struct evq_pickle_node 
     }
     size_t elements = 0;
     if (evq_tensor_elements(&box, &elements) && elements == 0) {
-        piece->stored.rank = -1; // A rank that got nothing: left out.
+        piece->stored.rank = -1; // A rank that got nothing. It is left out.
         return EVQ_OK;
     }
     const struct entry *entry = dcp->count == 0 ? NULL
@@ -268,7 +269,7 @@ static enum evq_status read_piece(struct dcp *dcp, const struct evq_pickle_node 
     return EVQ_OK;
 }
 
-/* dtype and shape of the whole. */
+/* Reads dtype and shape of the whole tensor. */
 static enum evq_status read_whole(struct dcp *dcp, const struct evq_pickle_node *name,
                                   const struct evq_pickle_node *node, struct evq_tensor *tensor)
 {
@@ -331,7 +332,7 @@ static enum evq_status read_chunks(struct dcp *dcp, const struct evq_pickle_node
     }
     const enum evq_status status = evq_tensor_pieces_check(tensor, dcp->err);
     if (status == EVQ_OK) {
-        *tensor = pieces->stored; // It is all of it: a tensor like any other.
+        *tensor = pieces->stored; // The single piece is the whole tensor.
     }
     return status;
 }
@@ -402,7 +403,7 @@ static enum evq_status check_metadata(struct dcp *dcp, const struct evq_pickle_n
     return EVQ_OK;
 }
 
-/* The whole pickle in memory; freed with the tree by the caller. */
+/* Loads and parses .metadata. The caller frees data and pickle. */
 static enum evq_status load_metadata(const struct dcp *dcp, int32_t file, uint64_t bytes_max,
                                      uint8_t **ret_data, struct evq_pickle **ret_pickle)
 {

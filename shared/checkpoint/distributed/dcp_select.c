@@ -10,7 +10,7 @@ struct evq_dcp_path {
     const struct evq_pickle_node *inner; // The dict within that one; NULL: none.
 };
 
-// What trainers save beside the weights.
+// What trainers save next to the weights.
 static const char *const not_weights[] = {
     "optimizer",    "optimizers",   "optim", "optimizer_states", "optimizer_state_dict",
     "lr_scheduler", "lr_schedulers"};
@@ -30,7 +30,7 @@ static int by_name(const void *a, const void *b)
     return evq_pickle_text_compare(left->name, right->name);
 }
 
-/* The names that stand in a dict, with that dict. */
+/* Lists the names that are in a dict, each with that dict. */
 static enum evq_status list_paths(struct evq_dcp_selection *choice,
                                   const struct evq_pickle_node *paths, struct evq_error *err)
 {
@@ -68,7 +68,7 @@ static const struct evq_pickle_node *top_of(const struct evq_dcp_selection *choi
     return found == NULL ? NULL : found->top;
 }
 
-/* How many bytes of name are path and the dot behind it; 0: it is not below path. */
+/* Length of path and its dot at the start of name; 0: name is not below path. */
 static size_t below(const struct evq_pickle_node *name, const char *path)
 {
     const size_t bytes = strlen(path);
@@ -103,7 +103,7 @@ bool evq_dcp_is_selected(const struct evq_dcp_selection *choice, const struct ev
     return true;
 }
 
-/* Whether anything is chosen. */
+/* Whether the selection contains a tensor. */
 static bool holds_tensors(const struct evq_dcp_selection *choice)
 {
     size_t skip = 0;
@@ -117,7 +117,7 @@ static bool holds_tensors(const struct evq_dcp_selection *choice)
     return false;
 }
 
-/* A few of the names, for a message. */
+/* Writes a few of the names, for a message. */
 static void list_names(const struct evq_dcp_selection *choice, char *out, size_t out_bytes)
 {
     size_t at = 0;
@@ -148,7 +148,8 @@ static bool choose_usual(struct evq_dcp_selection *choice)
     return false;
 }
 
-/* A tensor of the dict of this name within a dict, as in {"app": {"model": ..., "optim": ...}}. */
+/* Finds a tensor in a dict of this name inside another dict, as in {"app": {"model": ..., "optim":
+ * ...}}. */
 static const struct evq_dcp_path *find_within(const struct evq_dcp_selection *choice,
                                               const char *name)
 {
@@ -206,7 +207,7 @@ static bool choose_variant(struct evq_dcp_selection *choice, const char *variant
     return false;
 }
 
-/* With the callback WeightAveraging of Lightning, as evq_torch_select() has it. */
+/* Handles Lightning's callback WeightAveraging, as evq_torch_select() does. */
 static bool choose_averaged(struct evq_dcp_selection *choice, bool regular)
 {
     static const char trained[] = "current_model_state";
@@ -258,7 +259,7 @@ enum evq_status evq_dcp_select(struct evq_dcp_selection *choice,
         return evq_error_set(err, EVQ_E_NOT_FOUND, "it holds no EMA weights, but: %s", names);
     }
     if (!usual && regular && choose_variant(choice, "ema")) {
-        return EVQ_OK; // Nothing else: then these are the weights.
+        return EVQ_OK; // There is nothing else, so these are the weights.
     }
     if (!usual && !holds_tensors(choice)) {
         return evq_error_set(err, EVQ_E_NOT_FOUND, "it holds no tensors%s%s",

@@ -7,14 +7,14 @@
 #include "shared/checkpoint/root_open.h"
 
 /*
- * What each rank of FSDP2 holds, in a file of its own: model_world_size_W_rank_R.pt, as LMMs-Engine
- * and verl save it. The weights are not put together here: a program does that. But whether all
- * ranks are there and whole, and whether they changed, is told of them as of any checkpoint.
+ * FSDP2 checkpoints with one file per rank: model_world_size_W_rank_R.pt, as LMMs-Engine and verl
+ * save them. evalq does not join the weights; a program does that. It only checks that all ranks
+ * are there and complete, and whether they changed.
  */
 
 static const char *const folders[] = {".", "pytorch_model_fsdp_0", "pytorch_ema_model_fsdp_0"};
 
-/* The world of such a name; 0: it is none. */
+/* Number of ranks in the file name; 0: it is not such a name. */
 static unsigned world_of(const char *name)
 {
     unsigned world = 0;
@@ -28,7 +28,7 @@ static unsigned world_of(const char *name)
     return world;
 }
 
-/* How many ranks the files of a folder are of; *ret_world 0: there are none. */
+/* Finds the number of ranks of the files in a folder; *ret_world is 0 if there are none. */
 static enum evq_status find_world(int folder_fd, unsigned *ret_world, struct evq_error *err)
 {
     const struct dirent *entry;

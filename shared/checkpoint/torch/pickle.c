@@ -5,7 +5,7 @@
 
 #include "shared/checkpoint/torch/pickle_machine.h"
 
-#define TREE_BYTES_PER_BYTE 64u // What an opcode of one byte may cost in nodes and items.
+#define TREE_BYTES_PER_BYTE 64u // How much memory one opcode byte may cost in nodes and items.
 #define TREE_BYTES_MAX      ((size_t)2 << 30)
 #define PROTOCOL_MIN        2
 #define PROTOCOL_MAX        5
@@ -17,7 +17,7 @@ struct evq_pickle {
     size_t persistent_count;
 };
 
-/* Shared by all trees: nothing ever changes them. */
+/* Shared by all trees. Nothing ever changes them. */
 static struct evq_pickle_node none = {.kind = EVQ_PICKLE_NONE};
 static struct evq_pickle_node yes = {.kind = EVQ_PICKLE_BOOL, .as = {.integer = 1}};
 static struct evq_pickle_node no = {.kind = EVQ_PICKLE_BOOL};
@@ -103,7 +103,7 @@ static enum evq_status op_constant(struct evq_machine *machine, unsigned argumen
                                                         : &empty);
 }
 
-/* argument: bytes of the number; 4 is signed. */
+/* argument: size of the number in bytes. A number of 4 bytes is signed. */
 static enum evq_status op_int(struct evq_machine *machine, unsigned argument)
 {
     uint64_t value = 0;
@@ -118,7 +118,7 @@ static enum evq_status op_int(struct evq_machine *machine, unsigned argument)
     return evq_machine_push(machine, made);
 }
 
-/* Two's complement of any length; argument: bytes of the length. */
+/* Reads a two's complement number of any length. argument: size of its length field. */
 static enum evq_status op_long(struct evq_machine *machine, unsigned argument)
 {
     uint64_t bytes = 0;
@@ -202,7 +202,7 @@ static enum evq_status remember(struct evq_machine *machine, uint64_t index)
     if (!evq_machine_has(machine, 1)) {
         return evq_machine_underflow(machine);
     }
-    if (index >= machine->bytes) { // Writers number from 0, and every store takes a byte at least.
+    if (index >= machine->bytes) { // Writers count from 0, and every store takes at least one byte.
         return evq_error_set(machine->err, EVQ_E_LIMIT,
                              "pickle byte %zu: memo index %llu in a pickle of %zu bytes",
                              machine->opcode_at, (unsigned long long)index, machine->bytes);
@@ -221,7 +221,7 @@ static enum evq_status remember(struct evq_machine *machine, uint64_t index)
     return EVQ_OK;
 }
 
-/* argument: bytes of the index; 0: the number of what is stored. */
+/* argument: size of the index in bytes; 0: the next index. */
 static enum evq_status op_put(struct evq_machine *machine, unsigned argument)
 {
     uint64_t index = machine->memo_count;
@@ -247,7 +247,7 @@ static enum evq_status op_get(struct evq_machine *machine, unsigned argument)
 
 static enum evq_status op_refused(struct evq_machine *machine, unsigned argument)
 {
-    (void)argument; // Which one is in the message.
+    (void)argument; // The message names the opcode.
     return evq_error_set(machine->err, EVQ_E_UNSUPPORTED,
                          "pickle byte %zu: opcode 0x%02x is one that torch.save never writes",
                          machine->opcode_at, machine->data[machine->opcode_at]);

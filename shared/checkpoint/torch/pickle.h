@@ -1,8 +1,5 @@
-/*
- * A pickle as an inert tree: what it would build, without building it. No class is looked up,
- * nothing is called; what is not known stays an object with its arguments and state below it. One
- * thread.
- */
+/* Parses a pickle into an inert tree: what it would build, without building it. No class is
+ * imported and nothing is called. An unknown object keeps its arguments and state. One thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_PICKLE_H
 #define EVQ_SHARED_CHECKPOINT_PICKLE_H
 
@@ -25,7 +22,7 @@ enum evq_pickle_kind {
     EVQ_PICKLE_SET,
     EVQ_PICKLE_DICT,   // Also OrderedDict, defaultdict, Counter.
     EVQ_PICKLE_GLOBAL, // A name of a class or function.
-    EVQ_PICKLE_OBJECT, // What calling one would have made.
+    EVQ_PICKLE_OBJECT, // What a call would have made.
     EVQ_PICKLE_PERSISTENT
 };
 
@@ -34,8 +31,8 @@ struct evq_pickle_node;
 struct evq_pickle_object {
     struct evq_pickle_node *callable;
     struct evq_pickle_node *arguments; // A TUPLE.
-    struct evq_pickle_node *state;     // What BUILD gave it; NULL: nothing.
-    struct evq_pickle_node *items; // What was put into it, a DICT or LIST or SET; NULL: nothing.
+    struct evq_pickle_node *state;     // The argument of BUILD; NULL: none.
+    struct evq_pickle_node *items;     // Items that were added, as a DICT, LIST or SET; NULL: none.
 };
 
 struct evq_pickle_global {
@@ -46,7 +43,7 @@ struct evq_pickle_global {
 struct evq_pickle_node {
     enum evq_pickle_kind kind;
     uint32_t count; // TUPLE, LIST, SET: items; DICT: keys and values together; TEXT, BYTES: bytes.
-    uint32_t capacity; // Of items.
+    uint32_t capacity; // Number of items that fit.
     union {
         int64_t integer; // INT, BOOL.
         double real;
@@ -61,24 +58,22 @@ struct evq_pickle_node {
 struct evq_pickle;
 
 /*
- * Reads one pickle that fills data (which stays the caller's and must outlive the tree). The tree
- * may share nodes and hold cycles: walk it with limits. Memory is bounded by a multiple of bytes.
- * EVQ_E_CORRUPT, EVQ_E_LIMIT, EVQ_E_UNSUPPORTED name opcode and byte; EVQ_E_INVALID: it names
- * something that only an attack has use for.
+ * Parses a pickle that fills data, which stays the caller's and must outlive the tree. The tree may
+ * share nodes and contain cycles, so walk it with limits. Memory is bounded by a multiple of bytes.
+ * EVQ_E_CORRUPT, EVQ_E_LIMIT and EVQ_E_UNSUPPORTED name opcode and byte. EVQ_E_INVALID: the pickle
+ * names something that only an attack needs.
  */
 enum evq_status evq_pickle_read(const uint8_t *data, size_t bytes, struct evq_pickle **ret_pickle,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/*
- * The same for a pickle at the start of data, which something follows; *ret_bytes is its length.
- * EVQ_E_INCOMPLETE: data ends inside it.
- */
+/* The same for a pickle at the start of data; *ret_bytes is its length. EVQ_E_INCOMPLETE: data ends
+ * inside it. */
 enum evq_status evq_pickle_read_first(const uint8_t *data, size_t bytes,
                                       struct evq_pickle **ret_pickle, size_t *ret_bytes,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_pickle_free(struct evq_pickle *pickle); // Accepts NULL.
 const struct evq_pickle_node *evq_pickle_root(const struct evq_pickle *pickle);
 
-/* Every PERSISTENT of the pickle, wherever it stands; returns their number. */
+/* Returns the number of PERSISTENT nodes; *ret_nodes lists them all. */
 size_t evq_pickle_persistent(const struct evq_pickle *pickle,
                              struct evq_pickle_node *const **ret_nodes);
 
@@ -86,10 +81,11 @@ size_t evq_pickle_persistent(const struct evq_pickle *pickle,
 bool evq_pickle_is_global(const struct evq_pickle_node *node, const char *module, const char *name);
 /* Whether node is TEXT equal to text. */
 bool evq_pickle_is_text(const struct evq_pickle_node *node, const char *text);
-/* Of two TEXT nodes, as strcmp() does. */
+/* Compares two TEXT nodes like strcmp(). */
 int evq_pickle_text_compare(const struct evq_pickle_node *left,
                             const struct evq_pickle_node *right);
-/* The value of the TEXT key in a DICT, the last one as Python has it; NULL: none, or no DICT. */
+/* Returns the value of the TEXT key in a DICT, the last one as in Python; NULL: no such key, or not
+ * a DICT. */
 const struct evq_pickle_node *evq_pickle_get(const struct evq_pickle_node *dict, const char *key);
 
 #endif

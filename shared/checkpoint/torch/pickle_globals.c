@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* Modules that run programs, load code, reach the network or the interpreter; with all below them.
- */
+/* Modules that run programs, load code, or reach the network or the interpreter. Their submodules
+ * count too. */
 static const char *const modules[] = {
     "os",
     "posix",
@@ -110,7 +110,7 @@ bool evq_pickle_denied(const char *module, const char *name)
     if (module_denied(module, strcspn(module, "."))) {
         return true;
     }
-    // A dotted name reaches through a module to what it imports: "torch" "os.system".
+    // A dotted name can reach through a module to its imports: "torch" "os.system".
     const char *dot = strchr(name, '.');
     for (const char *at = name; dot != NULL; at = dot + 1, dot = strchr(at, '.')) {
         if (module_denied(at, (size_t)(dot - at))) {
@@ -136,8 +136,8 @@ bool evq_pickle_call_denied(const struct evq_pickle_node *callable,
         !evq_pickle_is_global(callable, "__builtin__", "getattr")) {
         return false;
     }
-    // Members of an Enum are written as getattr(Class, "NAME"); everything else climbs to what is
-    // not named.
+    // Members of an Enum are written as getattr(Class, "NAME"). Any other getattr reaches objects
+    // that are not named.
     if (arguments->kind != EVQ_PICKLE_TUPLE || arguments->count != 2) {
         return true;
     }

@@ -1,6 +1,5 @@
-/*
- * The stack machine that a pickle is a program for. For pickle.c and its opcodes only; one thread.
- */
+/* The stack machine that executes a pickle's opcodes. For pickle.c and its opcodes only; one
+ * thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_PICKLE_MACHINE_H
 #define EVQ_SHARED_CHECKPOINT_PICKLE_MACHINE_H
 
@@ -8,11 +7,11 @@
 #include "shared/checkpoint/torch/pickle.h"
 
 struct evq_machine {
-    struct evq_arena *arena; // Of the tree.
+    struct evq_arena *arena; // Holds the tree.
     const uint8_t *data;
     size_t bytes;
     size_t at;        // The next byte.
-    size_t opcode_at; // Of the present opcode, for messages.
+    size_t opcode_at; // Position of the current opcode, for messages.
     struct evq_pickle_node **stack;
     size_t depth;
     size_t stack_capacity;
@@ -22,7 +21,7 @@ struct evq_machine {
     struct evq_pickle_node **memo;
     size_t memo_count;
     size_t memo_capacity;
-    struct evq_pickle_node **persistent; // All of them, in order.
+    struct evq_pickle_node **persistent; // All PERSISTENT nodes, in order.
     size_t persistent_count;
     size_t persistent_capacity;
     struct evq_error *err;
@@ -30,43 +29,44 @@ struct evq_machine {
     bool cut; // It failed because the bytes ended.
 };
 
-/* What one opcode does; argument is what the opcode table says. */
+/* Executes one opcode. argument comes from the opcode table. */
 typedef enum evq_status (*evq_opcode_function)(struct evq_machine *machine, unsigned argument);
 
-/* EVQ_E_CORRUPT with the place of the present opcode. */
+/* EVQ_E_CORRUPT with the position of the current opcode. */
 enum evq_status evq_machine_fault(struct evq_machine *machine, const char *what) EVQ_CHECK_RESULT;
 
 /* EVQ_E_LIMIT: the tree outgrew what a pickle of its size may need. */
 enum evq_status evq_machine_no_memory(struct evq_machine *machine) EVQ_CHECK_RESULT;
 
-/* Operand bytes; NULL when the pickle ends before them. */
+/* Takes bytes of the operand; NULL: the pickle ends before them. */
 const uint8_t *evq_machine_take(struct evq_machine *machine, size_t bytes);
 
-/* A little-endian length or number of 1 to 8 bytes. */
+/* Takes a little-endian number of 1 to 8 bytes. */
 bool evq_machine_take_number(struct evq_machine *machine, unsigned bytes, uint64_t *ret_value);
 
 /* EVQ_E_CORRUPT: the pickle ends inside an operand. */
 enum evq_status evq_machine_cut(struct evq_machine *machine) EVQ_CHECK_RESULT;
 
-/* Room for one more item after count of them, in memory to be freed; false when out of memory. */
+/* Makes room for one more item after count items. The caller frees the memory. False: out of
+ * memory. */
 bool evq_machine_reserve(void **items, size_t count, size_t *capacity, size_t item_bytes);
 
-/* value NULL: out of memory. */
+/* value may be NULL: out of memory. */
 enum evq_status evq_machine_push(struct evq_machine *machine,
                                  struct evq_pickle_node *value) EVQ_CHECK_RESULT;
 
-/* The stack depth that the last mark protects. */
+/* Stack depth that the last mark protects. */
 size_t evq_machine_floor_of(const struct evq_machine *machine);
 
-/* count values above the last mark; false when there are fewer. */
+/* Whether at least count values are above the last mark. */
 bool evq_machine_has(const struct evq_machine *machine, size_t count);
 
 enum evq_status evq_machine_underflow(struct evq_machine *machine) EVQ_CHECK_RESULT;
 
-/* NULL: out of memory. */
+/* Makes a node. NULL: out of memory. */
 struct evq_pickle_node *evq_machine_make(struct evq_machine *machine, enum evq_pickle_kind kind);
 
-/* Room for `more` items at the end of a container. */
+/* Makes room for `more` items at the end of a container. */
 bool evq_machine_grow(struct evq_machine *machine, struct evq_pickle_node *container, size_t more);
 
 /* Moves the values above `from` into container. */

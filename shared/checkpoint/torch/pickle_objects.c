@@ -9,7 +9,7 @@ enum evq_status evq_opcode_empty(struct evq_machine *machine, unsigned argument)
     return evq_machine_push(machine, evq_machine_make(machine, (enum evq_pickle_kind)argument));
 }
 
-/* From the last mark on; argument: the kind. */
+/* Makes a container of the values above the last mark. argument: its kind. */
 enum evq_status evq_opcode_collect(struct evq_machine *machine, unsigned argument)
 {
     size_t from = 0;
@@ -26,7 +26,7 @@ enum evq_status evq_opcode_collect(struct evq_machine *machine, unsigned argumen
     return status == EVQ_OK ? evq_machine_push(machine, made) : status;
 }
 
-/* argument: how many values. */
+/* argument: number of values. */
 enum evq_status evq_opcode_tuple(struct evq_machine *machine, unsigned argument)
 {
     if (!evq_machine_has(machine, argument)) {
@@ -39,8 +39,8 @@ enum evq_status evq_opcode_tuple(struct evq_machine *machine, unsigned argument)
     return status == EVQ_OK ? evq_machine_push(machine, made) : status;
 }
 
-/* Where items for target go: into itself when it is of that kind, beside it when it is an object;
- * NULL: neither. */
+/* Returns the container for new items of target: target itself if it has this kind, or the items of
+ * an object. NULL: neither. */
 static struct evq_pickle_node *
 container_of(struct evq_machine *machine, struct evq_pickle_node *target, enum evq_pickle_kind kind)
 {
@@ -73,7 +73,7 @@ static enum evq_status add_items(struct evq_machine *machine, size_t from,
     return evq_machine_put_items(machine, container, from);
 }
 
-/* Items from the last mark on go to the value below it; argument: the kind. */
+/* Adds the values above the last mark to the value below them. argument: the kind. */
 enum evq_status evq_opcode_add_items(struct evq_machine *machine, unsigned argument)
 {
     size_t from = 0;
@@ -161,7 +161,9 @@ enum evq_status evq_opcode_stack_global(struct evq_machine *machine, unsigned ar
     return push_global(machine, module->as.text, module->count, name->as.text, name->count);
 }
 
-/* dict() and its kin are containers here, filled by what follows and by pairs given at once. */
+/*
+ * dict() and its subclasses become DICT nodes, filled by later opcodes and by pairs given at once.
+ */
 static bool is_dict_class(const struct evq_pickle_node *callable)
 {
     return evq_pickle_is_global(callable, "collections", "OrderedDict") ||
@@ -205,7 +207,7 @@ static enum evq_status push_dict(struct evq_machine *machine,
     return evq_machine_push(machine, dict);
 }
 
-/* argument: how many values follow the callable (2: NEWOBJ_EX, with keyword arguments). */
+/* argument: number of values after the callable (2: NEWOBJ_EX, with keyword arguments). */
 enum evq_status evq_opcode_call(struct evq_machine *machine, unsigned argument)
 {
     if (!evq_machine_has(machine, argument + 1)) {
@@ -214,7 +216,7 @@ enum evq_status evq_opcode_call(struct evq_machine *machine, unsigned argument)
     machine->depth -= argument + 1;
     struct evq_pickle_node *callable = machine->stack[machine->depth];
     struct evq_pickle_node *arguments = machine->stack[machine->depth + 1];
-    // A legacy stream names a module's class by a persistent id, with its source text.
+    // A legacy stream names a module's class by a persistent id with its source text.
     if (callable->kind != EVQ_PICKLE_GLOBAL && callable->kind != EVQ_PICKLE_OBJECT &&
         callable->kind != EVQ_PICKLE_PERSISTENT) {
         return evq_machine_fault(machine, "it calls what is no class or function");
@@ -252,7 +254,7 @@ enum evq_status evq_opcode_build(struct evq_machine *machine, unsigned argument)
     if (target->kind == EVQ_PICKLE_OBJECT) {
         target->as.object->state = state;
     } else if (target->kind !=
-               EVQ_PICKLE_DICT) { // Attributes of an OrderedDict (_metadata): not needed.
+               EVQ_PICKLE_DICT) { // Attributes of an OrderedDict (_metadata) are not needed.
         return evq_machine_fault(machine, "it gives state to what is no object");
     }
     return EVQ_OK;

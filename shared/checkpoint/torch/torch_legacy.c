@@ -20,12 +20,12 @@ struct storage {
 };
 
 struct stream {
-    struct evq_torch_source source; // First: place() is given it.
+    struct evq_torch_source source; // Must be first, because place() casts it to struct stream.
     int32_t file;
-    uint8_t *data; // The file's beginning.
+    uint8_t *data; // The beginning of the file.
     size_t bytes;
     struct evq_pickle *pickles[PICKLES];
-    size_t end;               // Of the pickles.
+    size_t end;               // Where the pickles end.
     struct storage *storages; // Sorted by key.
     size_t count;
 };
@@ -34,12 +34,12 @@ struct stream {
 static const uint8_t magic[12] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                   0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
 
-/* Behind the protocol number, and behind a frame where the protocol has them. */
+/* The magic number follows the protocol number, and a frame in newer protocols. */
 static bool torch_legacy_probe(const uint8_t *head, size_t head_bytes, uint64_t file_bytes)
 {
     const size_t at = head_bytes > 2 && head[2] == 0x95 ? 11 : 2;
 
-    (void)file_bytes; // Where it ends is the reader's business.
+    (void)file_bytes; // The reader checks the end of the file.
     return head_bytes >= at + sizeof(magic) && head[0] == 0x80 &&
            memcmp(head + at, magic, sizeof(magic)) == 0;
 }
@@ -74,7 +74,7 @@ static enum evq_status read_window(struct stream *stream, struct evq_error *err)
     return status;
 }
 
-/* Where the pickles end is not written anywhere: the window grows until they do. */
+/* No field says where the pickles end, so the window grows until it holds them. */
 static enum evq_status read_pickles(struct stream *stream, uint64_t bytes_max,
                                     struct evq_error *err)
 {
@@ -146,7 +146,7 @@ static enum evq_status key_error(const struct evq_pickle_node *key, const char *
     return evq_error_set(err, EVQ_E_CORRUPT, "legacy stream: storage '%s' %s", shown, what);
 }
 
-/* One entry for each storage, however often tensors name it. */
+/* Keeps one entry per storage, however many tensors use it. */
 static enum evq_status merge_storages(struct stream *stream, struct evq_error *err)
 {
     size_t kept = 0;
@@ -167,7 +167,8 @@ static enum evq_status merge_storages(struct stream *stream, struct evq_error *e
     return EVQ_OK;
 }
 
-/* All storages, also of what is not asked for: each must be passed to find the next. */
+/* Lists all storages, also those that are not selected, because each must be skipped to find the
+ * next. */
 static enum evq_status list_storages(struct stream *stream, struct evq_error *err)
 {
     struct evq_pickle_node *const *nodes = NULL;
@@ -201,7 +202,7 @@ static enum evq_status list_storages(struct stream *stream, struct evq_error *er
     return merge_storages(stream, err);
 }
 
-/* Moves *at behind the storage that lies there. */
+/* Locates a storage at *at and moves *at past it. */
 static enum evq_status locate(const struct stream *stream, const struct evq_pickle_node *key,
                               uint64_t *at, struct evq_error *err)
 {
@@ -263,7 +264,7 @@ static enum evq_status locate_all(const struct stream *stream, struct evq_error 
     return status;
 }
 
-/* A view in elements of its own type must span what the stream holds. */
+/* The storage in the stream must have the size that the tensor expects. */
 static enum evq_status place(const struct evq_torch_source *source, struct evq_torch_view *view,
                              struct evq_error *err)
 {

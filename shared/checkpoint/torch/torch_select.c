@@ -3,12 +3,12 @@
 
 #include "shared/checkpoint/torch/torch.h"
 
-/* Where frameworks put the weights, in the order in which they are looked for. */
+/* Keys under which frameworks put the weights, in the order in which they are tried. */
 static const char *const usual[] = {"state_dict", "model_state_dict", "model",  "module",
                                     "net",        "network",          "params", "weights"};
 #define USUAL_COUNT (sizeof(usual) / sizeof(usual[0]))
 
-/* Where they put the weights of a variant, %s being its name. */
+/* Keys for the weights of a variant; %s is its name. */
 static const char *const of_variant[] = {"%s_state_dict", "state_dict_%s", "%s",
                                          "model_%s",      "%s_model",      "%s_model_state_dict",
                                          "params_%s",     "%s_params",     "shadow_params"};
@@ -24,17 +24,18 @@ static enum evq_status stop_at_first(void *context, const char *name,
     return EVQ_E_STOPPED; // Ends the walk.
 }
 
-/* Whether there are tensors below node, which is none itself. */
+/* Whether there are tensors below node. False if node itself is one. */
 static bool holds_tensors(const struct evq_pickle_node *node)
 {
     if (evq_torch_is_tensor(node)) {
         return false;
     }
-    // A walk that fails for another reason fails again when the tensors are taken, and says why.
+    // A walk that fails for another reason fails again when the tensors are read, and then says
+    // why.
     return evq_torch_walk(node, stop_at_first, NULL, NULL) != EVQ_OK;
 }
 
-/* The keys of a dict, for a message. */
+/* Lists the keys of a dict, for a message. */
 static void list_keys(const struct evq_pickle_node *dict, char *out, size_t out_bytes)
 {
     size_t at = 0;
@@ -127,8 +128,8 @@ static const struct evq_pickle_node *find_variant(const struct evq_pickle_node *
     return NULL;
 }
 
-/* In the dicts of the outermost one, as in {"app": {"model": ..., "optim": ...}}; variant NULL: the
- * regular weights. */
+/* Looks in the dicts inside the root dict, as in {"app": {"model": ..., "optim": ...}}. variant
+ * NULL: the regular weights. */
 static const struct evq_pickle_node *find_within(const struct evq_pickle_node *root,
                                                  const char *variant)
 {
@@ -142,7 +143,7 @@ static const struct evq_pickle_node *find_within(const struct evq_pickle_node *r
     return found;
 }
 
-/* A callback of Lightning keeps its weights in its own state. */
+/* Lightning callbacks keep their weights in their own state. */
 static const struct evq_pickle_node *find_in_callbacks(const struct evq_pickle_node *root,
                                                        const char *variant)
 {
@@ -172,7 +173,7 @@ static enum evq_status stop_at_prefix(void *context, const char *name,
     return strncmp(name, search->prefix, search->bytes) == 0 ? EVQ_E_STOPPED : EVQ_OK;
 }
 
-/* A model that holds its averages as a part of itself: ema_model.layer.weight beside
+/* Finds averages that are a part of the model itself: ema_model.layer.weight next to
  * model.layer.weight. */
 static bool find_prefix(const struct evq_pickle_node *weights, const char *variant, char *out,
                         size_t out_bytes)
@@ -193,8 +194,8 @@ static bool find_prefix(const struct evq_pickle_node *weights, const char *varia
     return false;
 }
 
-/* With the callback WeightAveraging of Lightning, state_dict holds the averages, and
- * current_model_state what is trained. */
+/* With Lightning's callback WeightAveraging, state_dict holds the averages and current_model_state
+ * the trained weights. */
 static const struct evq_pickle_node *find_averaged(const struct evq_pickle_node *root, bool regular)
 {
     const struct evq_pickle_node *current = evq_pickle_get(root, "current_model_state");
@@ -254,10 +255,10 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
         }
     }
     if (found == NULL && regular) {
-        found = find_variant(root, "ema"); // Nothing else: then these are the weights.
+        found = find_variant(root, "ema"); // There is nothing else, so these are the weights.
     }
     if (found == NULL && (holds_tensors(root) || evq_torch_is_tensor(root))) {
-        found = root; // One set of weights: the file is the variant's own.
+        found = root; // The file holds one set of weights, which belongs to the variant.
     }
     if (found == NULL) {
         list_keys(root, keys, sizeof(keys));

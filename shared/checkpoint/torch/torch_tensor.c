@@ -3,13 +3,13 @@
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/torch/torch.h"
 
-/* An expanded view may be larger than its file, but not without end. */
+/* An expanded view may be larger than its file, up to this size. */
 #define VIEW_BYTES_MAX ((uint64_t)1 << 32)
 
 static const struct {
     const char *storage; // A class of module torch; NULL: none of its own.
     const char *dtype;   // A name of module torch.
-    const char *name;    // As safetensors spells it.
+    const char *name;    // Its safetensors name.
 } types[] = {
     {"FloatStorage", "float32", "F32"},
     {"BFloat16Storage", "bfloat16", "BF16"},
@@ -23,7 +23,7 @@ static const struct {
     {"BoolStorage", "bool", "BOOL"},
     {"ComplexFloatStorage", "complex64", "C64"},
     {"ComplexDoubleStorage", "complex128", "C128"},
-    {"UntypedStorage", "byte", "U8"}, // Its elements are counted in bytes.
+    {"UntypedStorage", "byte", "U8"}, // Its size is in bytes.
     {NULL, "uint16", "U16"},
     {NULL, "uint32", "U32"},
     {NULL, "uint64", "U64"},
@@ -42,7 +42,7 @@ static const char *global_name(const struct evq_pickle_node *node, const char *m
     return in_module ? node->as.global->name : NULL;
 }
 
-/* The name of the function in torch._utils that would rebuild node, or NULL. */
+/* Returns the function of torch._utils that rebuilds node, or NULL. */
 static const char *rebuilder(const struct evq_pickle_node *node)
 {
     if (node->kind != EVQ_PICKLE_OBJECT) {
@@ -123,7 +123,7 @@ enum evq_status evq_torch_integers(const struct evq_pickle_node *node, const cha
     return EVQ_OK;
 }
 
-/* (key of the view, first element, elements): what a legacy stream calls a part of a storage. */
+/* (key of the view, first element, elements) is a part of a storage in a legacy stream. */
 static bool read_part(const struct evq_pickle_node *node, struct evq_torch_storage *storage)
 {
     storage->part_first = 0;
@@ -173,8 +173,8 @@ enum evq_status evq_torch_storage(const struct evq_pickle_node *node,
     return EVQ_OK;
 }
 
-/* The bounds of a view inside its storage, every step checked for overflow; and whether it is in C
- * order. */
+/* Checks that a view is inside its storage, with overflow checks at each step, and finds out
+ * whether it is in C order. */
 static enum evq_status check_view(struct evq_torch_view *view, size_t size, struct evq_error *err)
 {
     struct evq_tensor *tensor = &view->tensor;
@@ -216,7 +216,7 @@ static enum evq_status check_view(struct evq_torch_view *view, size_t size, stru
     return EVQ_OK;
 }
 
-/* A storage counted in bytes holds elements of the view's own dtype. */
+/* Converts a storage size from bytes to elements of the view's dtype. False: not a whole number. */
 static bool count_elements(struct evq_torch_storage *storage, size_t size)
 {
     const bool whole = storage->elements % size == 0 && storage->part_first % size == 0 &&
@@ -228,8 +228,8 @@ static bool count_elements(struct evq_torch_storage *storage, size_t size)
     return whole;
 }
 
-/* Torch marks lazy views instead of computing them: what is stored is then the negative, or the
- * conjugate, of what it stands for. */
+/* torch marks lazy views instead of computing them. The stored values are then the negative or the
+ * conjugate of the real values. */
 static const char *lazy_mark(const struct evq_pickle_node *arguments, bool with_dtype)
 {
     static const char *const marks[] = {"neg", "conj"};
@@ -244,8 +244,8 @@ static const char *lazy_mark(const struct evq_pickle_node *arguments, bool with_
     return NULL;
 }
 
-/* (storage, first element, size, stride, requires_grad, hooks, metadata); v3 names its dtype before
- * the metadata, over a storage counted in bytes. */
+/* Reads (storage, first element, size, stride, requires_grad, hooks, metadata). Version 3 has the
+ * dtype before the metadata, and a storage size in bytes. */
 static enum evq_status read_view(const struct evq_pickle_node *arguments, bool with_dtype,
                                  struct evq_torch_view *view, struct evq_error *err)
 {
@@ -303,7 +303,8 @@ enum evq_status evq_torch_view(const struct evq_pickle_node *node, struct evq_to
                                struct evq_error *err)
 {
     *ret_view = (struct evq_torch_view){.first_element = 0};
-    for (int depth = 0; depth < 4; depth++) { // A parameter around a subclass around a tensor.
+    // At most a parameter around a subclass around a tensor.
+    for (int depth = 0; depth < 4; depth++) {
         const char *name = rebuilder(node);
         const struct evq_pickle_node *arguments = name == NULL ? NULL : node->as.object->arguments;
         if (name == NULL) {

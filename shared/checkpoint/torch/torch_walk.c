@@ -20,7 +20,7 @@ struct walk {
 static enum evq_status walk_value(struct walk *walk, const struct evq_pickle_node *node,
                                   size_t name_bytes);
 
-/* Appends key to the name of name_bytes; keys that are neither text nor integer are passed over
+/* Appends key to the name of name_bytes. Keys that are neither text nor integer are skipped
  * (*ret_bytes is 0). */
 static enum evq_status append_key(struct walk *walk, const struct evq_pickle_node *key,
                                   size_t name_bytes, size_t *ret_bytes)
@@ -61,7 +61,8 @@ static bool leads_on(const struct evq_pickle_node *node)
            node->kind == EVQ_PICKLE_TUPLE || node->kind == EVQ_PICKLE_OBJECT;
 }
 
-/* Whether set has the key: ADDITEMS, or set([...]) of protocols before 4. NULL has none. */
+/* Whether set contains key. A set is written by ADDITEMS, or as set([...]) before protocol 4. NULL
+ * is empty. */
 static bool has(const struct evq_pickle_node *set, const struct evq_pickle_node *key)
 {
     if (set != NULL && set->kind == EVQ_PICKLE_OBJECT && set->as.object->arguments->count == 1) {
@@ -79,7 +80,7 @@ static bool has(const struct evq_pickle_node *set, const struct evq_pickle_node 
     return false;
 }
 
-/* except: a set of keys to pass over, or NULL. */
+/* except: a set of keys to skip, or NULL. */
 static enum evq_status walk_dict(struct walk *walk, const struct evq_pickle_node *dict,
                                  const struct evq_pickle_node *except, size_t name_bytes)
 {
@@ -117,8 +118,8 @@ static enum evq_status walk_list(struct walk *walk, const struct evq_pickle_node
     return status;
 }
 
-/* A pickled nn.Module keeps its tensors in three dicts that its names do not show, some buffers of
- * which are not of its state dict; TorchScript among its attributes. */
+/* A pickled nn.Module keeps its tensors in three dicts that its names do not show; some buffers are
+ * not in its state dict. TorchScript keeps them in its attributes. */
 static enum evq_status walk_object(struct walk *walk, const struct evq_pickle_node *node,
                                    size_t name_bytes)
 {
@@ -127,7 +128,7 @@ static enum evq_status walk_object(struct walk *walk, const struct evq_pickle_no
     enum evq_status status = EVQ_OK;
 
     if (object->state == NULL || object->state->kind != EVQ_PICKLE_DICT) {
-        // A dict of a class of its own.
+        // An instance of a subclass of dict.
         return object->items != NULL && object->items->kind == EVQ_PICKLE_DICT
                    ? walk_dict(walk, object->items, NULL, name_bytes)
                    : EVQ_OK;

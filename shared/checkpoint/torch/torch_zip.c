@@ -5,11 +5,11 @@
 #include "shared/checkpoint/torch/torch.h"
 #include "shared/checkpoint/torch/zip.h"
 
-// The headers and the pickle of an archive that holds one tensor.
+// Limit for the headers and the pickle of an archive with one tensor.
 #define ONE_TENSOR_BYTES_MAX 65536u
 
 struct archive {
-    struct evq_torch_source source; // First: place() is given it.
+    struct evq_torch_source source; // Must be first, because place() casts it to struct archive.
     int32_t file;
     struct evq_zip_source in;
     struct evq_zip *zip;
@@ -18,7 +18,7 @@ struct archive {
 
 static bool torch_zip_probe(const uint8_t *head, size_t head_bytes, uint64_t file_bytes)
 {
-    (void)file_bytes; // Where it ends is the reader's business.
+    (void)file_bytes; // The reader checks the end of the file.
     return head_bytes >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0);
 }
 
@@ -126,7 +126,7 @@ static enum evq_status place(const struct evq_torch_source *source, struct evq_t
     return EVQ_OK;
 }
 
-/* The pickle's tree, and its bytes, which the tree stands on. */
+/* Reads the pickle. The tree points into *ret_data. */
 static enum evq_status read_pickle(const struct archive *archive, uint64_t bytes_max,
                                    struct evq_pickle **ret_pickle, uint8_t **ret_data,
                                    struct evq_error *err)
@@ -146,7 +146,7 @@ static enum evq_status read_pickle(const struct archive *archive, uint64_t bytes
     return EVQ_OK;
 }
 
-/* The archive at [origin, origin + bytes) of a file; the caller frees archive->zip. */
+/* Opens the archive in [origin, origin + bytes) of a file. The caller frees archive->zip. */
 static enum evq_status open_archive(struct archive *archive, struct evq_checkpoint *checkpoint,
                                     int32_t file, uint64_t origin, uint64_t bytes,
                                     uint64_t bytes_max, struct evq_error *err)
