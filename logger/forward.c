@@ -354,6 +354,23 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     }
 }
 
+/* Before the thread ends: the sink takes the held results too, so that its files are complete while
+ * no logger runs. After an error they come again at the next start. */
+static void last_flush(struct evq_forward *forward)
+{
+    struct evq_error ignored;
+    enum evq_status status = EVQ_OK;
+
+    forward->context.crowded = true;
+    if (forward->state != NULL) {
+        status = held_forward(forward, &ignored);
+    }
+    if (status == EVQ_OK) {
+        status = done_settle(forward, EVQ_OK, &ignored);
+    }
+    (void)status;
+}
+
 static void *forward_main(void *argument)
 {
     struct evq_forward *forward = argument;
@@ -387,9 +404,7 @@ static void *forward_main(void *argument)
         }
         turn_failed(forward, status, &error);
     }
-    struct evq_error ignored;
-    const enum evq_status settled = done_settle(forward, EVQ_OK, &ignored);
-    (void)settled; // Else it comes again.
+    last_flush(forward);
     taken_drop(forward);
     forward->ops->close(forward->state);
     atomic_store(&forward->ended, true);

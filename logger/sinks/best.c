@@ -16,8 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "logger/run_directories.h"
 #include "logger/sinks/sink.h"
-#include "logger/tensorboard/rundirs.h"
 #include "shared/base/file.h"
 #include "shared/queue/saved_weights.h"
 
@@ -120,7 +120,7 @@ static enum evq_status links_point(struct best *sink, const struct evq_best *bes
     char name[NAME_MAX + 1];
     struct evq_best primary;
 
-    if (!evq_rundirs_name_valid(best->run) ||
+    if (!evq_run_directories_name_valid(best->run) ||
         snprintf(directory, sizeof(directory), "%s/%s", sink->context->directory, best->run) >=
             (int)sizeof(directory)) {
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", best->run);

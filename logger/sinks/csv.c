@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "logger/run_directories.h"
 #include "logger/sinks/csv_table.h"
 #include "logger/sinks/sink.h"
-#include "logger/tensorboard/rundirs.h"
 #include "shared/base/file.h"
 
 #define OPEN_RUNS_MAX  32
@@ -29,7 +29,7 @@ struct csv_run {
 };
 
 struct csv {
-    struct evq_rundirs *dirs;
+    struct evq_run_directories *dirs;
 };
 
 static void run_close(void *state)
@@ -143,7 +143,7 @@ static void csv_close(void *state)
     struct csv *sink = state;
 
     if (sink != NULL) {
-        evq_rundirs_close(sink->dirs);
+        evq_run_directories_close(sink->dirs);
         free(sink);
     }
 }
@@ -151,7 +151,7 @@ static void csv_close(void *state)
 static enum evq_status csv_open(const struct evq_sink_context *context, void **ret_state,
                                 struct evq_error *err)
 {
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    static const struct evq_run_directories_ops ops = {run_open, run_flush, run_close};
     const char *given = evq_sink_option(context->sink, "directory");
     struct csv *sink = calloc(1, sizeof(*sink));
 
@@ -159,8 +159,8 @@ static enum evq_status csv_open(const struct evq_sink_context *context, void **r
         return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", context->sink->name);
     }
     enum evq_status status =
-        evq_rundirs_open(given != NULL ? given : context->directory, "", ".results.csv.lock",
-                         OPEN_RUNS_MAX, &ops, sink, &sink->dirs, err);
+        evq_run_directories_open(given != NULL ? given : context->directory, "",
+                                 ".results.csv.lock", OPEN_RUNS_MAX, &ops, sink, &sink->dirs, err);
     if (status != EVQ_OK) {
         csv_close(sink);
         return status;
@@ -179,7 +179,7 @@ static enum evq_status csv_write(void *state, const struct evq_result *result,
     if (result->metric_count == 0) {
         return EVQ_OK; // The end of a job: no number.
     }
-    enum evq_status status = evq_rundirs_get(sink->dirs, result->run, &found, err);
+    enum evq_status status = evq_run_directories_get(sink->dirs, result->run, &found, err);
     struct csv_run *run = found;
     if (status == EVQ_OK && run->broken) {
         status = run_read(run, err);
@@ -199,7 +199,7 @@ static enum evq_status csv_write(void *state, const struct evq_result *result,
 
 static enum evq_status csv_flush(void *state, struct evq_error *err)
 {
-    return evq_rundirs_flush(((struct csv *)state)->dirs, err);
+    return evq_run_directories_flush(((struct csv *)state)->dirs, err);
 }
 
 static const char *const options[] = {"directory", NULL};

@@ -13,9 +13,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "logger/run_directories.h"
 #include "logger/sinks/idset.h"
 #include "logger/sinks/sink.h"
-#include "logger/tensorboard/rundirs.h"
 #include "shared/base/buffer.h"
 #include "shared/base/file.h"
 
@@ -35,7 +35,7 @@ struct jsonl_run {
 };
 
 struct jsonl {
-    struct evq_rundirs *dirs;
+    struct evq_run_directories *dirs;
     size_t pending_bytes; // Since the last flush, of all runs.
     struct evq_buffer line;
 };
@@ -213,7 +213,7 @@ static void jsonl_close(void *state)
     if (sink == NULL) {
         return;
     }
-    evq_rundirs_close(sink->dirs);
+    evq_run_directories_close(sink->dirs);
     evq_buffer_free(&sink->line);
     free(sink);
 }
@@ -221,7 +221,7 @@ static void jsonl_close(void *state)
 static enum evq_status jsonl_open(const struct evq_sink_context *context, void **ret_state,
                                   struct evq_error *err)
 {
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    static const struct evq_run_directories_ops ops = {run_open, run_flush, run_close};
     struct jsonl *sink = calloc(1, sizeof(*sink));
     char lock_name[64];
 
@@ -230,8 +230,8 @@ static enum evq_status jsonl_open(const struct evq_sink_context *context, void *
     }
     evq_buffer_init(&sink->line, LINE_BYTES_MAX);
     (void)snprintf(lock_name, sizeof(lock_name), ".%.40s.lock", context->sink->name);
-    enum evq_status status = evq_rundirs_open(context->directory, "", lock_name, OPEN_RUNS_MAX,
-                                              &ops, sink, &sink->dirs, err);
+    enum evq_status status = evq_run_directories_open(context->directory, "", lock_name,
+                                                      OPEN_RUNS_MAX, &ops, sink, &sink->dirs, err);
     if (status != EVQ_OK) {
         jsonl_close(sink);
         return status;
@@ -262,7 +262,7 @@ static enum evq_status jsonl_flush(void *state, struct evq_error *err)
     struct jsonl *sink = state;
 
     sink->pending_bytes = 0;
-    return evq_rundirs_flush(sink->dirs, err);
+    return evq_run_directories_flush(sink->dirs, err);
 }
 
 /* The result as a line. */
@@ -302,7 +302,7 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
     }
     if (status == EVQ_OK) {
         key_bytes = line_key((const char *)sink->line.data, sink->line.bytes, key);
-        status = evq_rundirs_get(sink->dirs, result->run, &found, err);
+        status = evq_run_directories_get(sink->dirs, result->run, &found, err);
     }
     struct jsonl_run *run = found;
     if (status == EVQ_OK) {
@@ -312,7 +312,7 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
         sink->pending_bytes += sink->line.bytes;
         status = run_add(run, key, key_bytes, &sink->line, err);
     }
-    evq_rundirs_wrote(sink->dirs, run, status);
+    evq_run_directories_wrote(sink->dirs, run, status);
     return status;
 }
 

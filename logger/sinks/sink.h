@@ -20,7 +20,7 @@ struct evq_sink_context {
     const char *directory;   // logger.directory, existing; the sink's own files go beneath it.
     struct evq_queue *queue; // The thread's own.
     const atomic_bool *stop; // Set: the program is to end, long waits too. May be NULL.
-    bool crowded;            // There is no room for more that is held back: what comes is written.
+    bool crowded;            // Hold nothing back now: the logger's list is full, or it stops.
 };
 
 struct evq_sink_ops {

@@ -1,7 +1,7 @@
 /*
- * TensorBoard: one directory of our own event files a run, right for late and repeated results
- * (logger/tensorboard/tfrun.h). A point waits while a smaller step of its flow is still open, at
- * most max_hold_seconds, so that curves mostly grow in order.
+ * The sink `tensorboard`: one event file for each run (logger/tensorboard/event_file.h). A result
+ * waits while a smaller step of its flow is still open, at most max_hold_seconds, because a point
+ * in order costs an append and a late point costs a rewrite.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -9,56 +9,51 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "logger/run_directories.h"
 #include "logger/sinks/sink.h"
-#include "logger/tensorboard/rundirs.h"
+#include "logger/tensorboard/event_file.h"
 #include "logger/tensorboard/tfevent.h"
-#include "logger/tensorboard/tfrun.h"
 #include "shared/base/clock.h"
 
 #define OPEN_RUNS_MAX      64
 #define HOLD_SECONDS       60
-#define OPEN_STEP_FRESH_MS 100 // How long an answer about open steps is used again.
-#define OPEN_FLOWS         64  // So many take turns without asking for each result.
+#define OPEN_STEP_FRESH_MS 100 // How long a cached answer is used.
+#define OPEN_FLOWS         64
 
 struct open_step {
     char flow[EVQ_JOB_ID_BYTES_MAX];
-    int64_t step; // The smallest that is open; -1: none.
-    int64_t asked_ms;
+    int64_t step;     // The smallest open step, or -1.
+    int64_t asked_ms; // When Redis gave it.
 };
 
 struct tensorboard {
     const struct evq_sink_context *context;
-    struct evq_rundirs *dirs;
+    struct evq_run_directories *directories;
     int64_t hold_ms;
-    struct open_step open[OPEN_FLOWS]; // By the flow's hash; the last to ask has the place.
+    struct open_step open[OPEN_FLOWS]; // A cache, indexed by the hash of the flow.
 };
 
 static enum evq_status run_open(void *context, const char *directory, void **ret_run,
                                 struct evq_error *err)
 {
-    (void)context; // A run's files need nothing of the sink.
-    struct evq_tfrun *run = NULL;
-    enum evq_status status = evq_tfrun_open(directory, &run, err);
+    (void)context; // A run's file needs nothing of the sink.
+    struct evq_event_file *file = NULL;
+    const enum evq_status status = evq_event_file_open(directory, &file, err);
 
     if (status == EVQ_OK) {
-        *ret_run = run;
+        *ret_run = file;
     }
     return status;
 }
 
 static enum evq_status run_flush(void *run, struct evq_error *err)
 {
-    return evq_tfrun_flush(run, err);
+    return evq_event_file_flush(run, err);
 }
 
 static void run_close(void *run)
 {
-    struct evq_error ignored;
-
-    // The files are right as they are; the next close tries again.
-    enum evq_status compacted = evq_tfrun_compact(run, &ignored);
-    (void)compacted;
-    evq_tfrun_close(run);
+    evq_event_file_close(run);
 }
 
 static void tensorboard_close(void *state)
@@ -66,10 +61,7 @@ static void tensorboard_close(void *state)
     struct tensorboard *sink = state;
 
     if (sink != NULL) {
-        if (sink->dirs != NULL) {
-            evq_rundirs_visit(sink->dirs, evq_tfrun_is_unsorted); // Of loggers that were killed.
-        }
-        evq_rundirs_close(sink->dirs);
+        evq_run_directories_close(sink->directories);
         free(sink);
     }
 }
@@ -77,7 +69,7 @@ static void tensorboard_close(void *state)
 static enum evq_status tensorboard_open(const struct evq_sink_context *context, void **ret_state,
                                         struct evq_error *err)
 {
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    static const struct evq_run_directories_ops ops = {run_open, run_flush, run_close};
     const struct evq_sink_config *config = context->sink;
     char base[PATH_MAX];
     char lock_name[64];
@@ -100,8 +92,8 @@ static enum evq_status tensorboard_open(const struct evq_sink_context *context, 
     }
     if (status == EVQ_OK) {
         const char *leaf = evq_pair_get(config->options, config->option_count, "subdirectory", "");
-        status =
-            evq_rundirs_open(base, leaf, lock_name, OPEN_RUNS_MAX, &ops, sink, &sink->dirs, err);
+        status = evq_run_directories_open(base, leaf, lock_name, OPEN_RUNS_MAX, &ops, sink,
+                                          &sink->directories, err);
     }
     if (status != EVQ_OK) {
         tensorboard_close(sink);
@@ -111,8 +103,8 @@ static enum evq_status tensorboard_open(const struct evq_sink_context *context, 
     return EVQ_OK;
 }
 
-/* What is known of the result's flow, asked for again when it is not fresh; NULL: Redis does not
- * say. */
+/* Returns the smallest open step of the result's flow, from the cache or from Redis. NULL: Redis
+ * does not answer. */
 static const struct open_step *open_step_of(struct tensorboard *sink,
                                             const struct evq_result *result)
 {
@@ -135,16 +127,15 @@ static const struct open_step *open_step_of(struct tensorboard *sink,
     return open;
 }
 
-/* Whether a smaller step of the result's flow is still open and worth waiting for. */
+/* Whether a smaller step of the result's flow is still open and the result can wait for it. */
 static bool held_back(struct tensorboard *sink, const struct evq_result *result)
 {
     const int64_t age_ms = evq_clock_unix_ms() - result->finished_ms;
 
-    // Where the clocks are that far apart, how long it waited already is not known.
+    // With clocks that far apart, nobody knows how long the result has waited.
     if (sink->context->crowded || age_ms >= sink->hold_ms || -age_ms > sink->hold_ms) {
         return false;
     }
-    // Order is a courtesy; a late point is mended by the write rule.
     const struct open_step *open = open_step_of(sink, result);
     return open != NULL && open->step >= 0 && open->step < result->step;
 }
@@ -163,20 +154,26 @@ static enum evq_status tensorboard_write(void *state, const struct evq_result *r
         return evq_error_set(err, EVQ_E_INCOMPLETE, "a smaller step of %s/%s/%s is open",
                              result->run, result->variant, result->suite);
     }
-    enum evq_status status = evq_rundirs_get(sink->dirs, result->run, &run, err);
+    enum evq_status status = evq_run_directories_get(sink->directories, result->run, &run, err);
     for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {
         struct evq_point point = {result->step, (double)result->finished_ms / 1000.0,
                                   (float)result->metrics[i].value};
         evq_result_metric_key(result, &result->metrics[i], tag, sizeof(tag));
-        status = evq_tfrun_put(run, tag, &point, err);
+        if (i == 0 && !sink->context->crowded && evq_event_file_defers(run, tag, point.step)) {
+            return evq_error_set(err, EVQ_E_INCOMPLETE,
+                                 "the event file of '%s' was rewritten a "
+                                 "moment ago",
+                                 result->run);
+        }
+        status = evq_event_file_put(run, tag, &point, err);
     }
-    evq_rundirs_wrote(sink->dirs, run, status);
+    evq_run_directories_wrote(sink->directories, run, status);
     return status;
 }
 
 static enum evq_status tensorboard_flush(void *state, struct evq_error *err)
 {
-    return evq_rundirs_flush(((struct tensorboard *)state)->dirs, err);
+    return evq_run_directories_flush(((struct tensorboard *)state)->directories, err);
 }
 
 static const char *const options[] = {"directory", "subdirectory", "max_hold_seconds", NULL};

@@ -183,6 +183,21 @@ static void forward_writes_what_it_has_no_room_to_hold(void **state)
     assert_string_equal(said.text, "");
 }
 
+/* While no logger runs, the files of a sink are complete. */
+static void forward_writes_what_is_held_back_before_it_ends(void **state)
+{
+    struct scene *scene = *state;
+
+    sink_make(scene, "tensorboard", "max_hold_seconds", "3600");
+    held_publish(scene, "3");
+    forward_start(scene);
+    FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) == 3);
+    evq_forward_stop(scene->forward);
+    assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK);
+    scene->forward = NULL;
+    assert_int_equal(delivered(scene), 0);
+}
+
 /* What the logger says of the sink in `evalq status`. */
 static bool said_of_sink(struct scene *scene, const char *words)
 {
@@ -290,12 +305,37 @@ static void forward_ends_between_two_that_are_sent(void **state)
     fixture_receiver_stop(receiver);
 }
 
+/* What one sink has acknowledged is trimmed unless another registered sink still needs it. */
+static void forward_registers_all_sinks_before_one_reads(void **state)
+{
+    struct scene *scene = *state;
+    const struct evq_sink_config first = {"jsonl", "jsonl", NULL, 0, false};
+    const struct evq_sink_config second = {"late", "jsonl", NULL, 0, false};
+    const struct evq_sink_config odd = {"odd", "jsonnl", NULL, 0, false};
+    const struct evq_sink_config *sinks[] = {&first, &second, &odd};
+    struct evq_error err;
+    char *text = NULL;
+
+    assert_status(evq_forward_register(scene->config, sinks, 3, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "'jsonnl' is unknown");
+    assert_status_err(evq_forward_register(scene->config, sinks, 2, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_stats(scene->fx->queue, &text, &err), EVQ_OK, &err);
+    assert_holds(text, "\"jsonl\"");
+    assert_holds(text, "\"late\"");
+    assert_null(strstr(text, "\"odd\""));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(forward_registers_all_sinks_before_one_reads, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(
             forward_takes_what_an_earlier_one_left_behind_much_that_is_held, setup, teardown),
         cmocka_unit_test_setup_teardown(forward_writes_what_it_has_no_room_to_hold, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(forward_writes_what_is_held_back_before_it_ends, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_says_that_another_logger_takes_results_of_its_sink,
                                         setup, teardown),

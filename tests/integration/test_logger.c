@@ -3,6 +3,7 @@
  * killed again and again are each in the JSONL file once, in the event files once, and the best
  * link points at the best.
  */
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -20,7 +21,7 @@
 #include <jansson.h>
 
 #include "logger/forward.h"
-#include "logger/tensorboard/tfrun.h"
+#include "logger/tensorboard/event_reader.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/queue/function_library.h"
@@ -266,29 +267,36 @@ static bool all_acknowledged(struct scene *scene, size_t wanted)
     return all && sinks == wanted;
 }
 
+/* One sorted event file, in which each point is once. */
 static void assert_event_files_complete(const struct scene *scene)
 {
-    char path[128];
-    struct evq_tfrun *run = NULL;
+    struct evq_event_reader reader;
     struct evq_error err;
+    char path[PATH_MAX];
+    char **names = NULL;
+    size_t count = 0;
+    bool found = true;
+    int64_t step = -1;
 
     (void)snprintf(path, sizeof(path), "%s/tensorboard/digits", scene->directory);
-    assert_status_err(evq_tfrun_open(path, &run, &err), EVQ_OK, &err);
-    struct evq_point_buffer_set *set = evq_tfrun_series(run);
-    const struct evq_point_buffer *buffer = &set->series[0];
-    assert_int_equal(set->count, 1);
-    assert_string_equal(buffer->tag, "eval/digits/accuracy");
-    assert_int_equal(buffer->count, STEPS);
-    const struct evq_point *points = NULL;
-    size_t count = 1;
-    int64_t step = 0;
-    for (size_t slice = 0; count > 0; slice++) {
-        assert_status(evq_point_buffer_slice(set, buffer, slice, &points, &count, NULL), EVQ_OK);
-        for (size_t i = 0; i < count; i++, step++) {
-            assert_true(points[i].step == step && points[i].value == (float)accuracy_of(step));
-        }
+    assert_status_err(evq_event_names(path, &names, &count, &err), EVQ_OK, &err);
+    assert_int_equal(count, 1);
+    (void)snprintf(path, sizeof(path), "%s/tensorboard/digits/%s", scene->directory, names[0]);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    evq_event_reader_init(&reader, fd);
+    assert_status_err(evq_event_reader_next(&reader, &found, &err), EVQ_OK, &err);
+    assert_string_equal(reader.event.tag, ""); // The version record.
+    for (; found; step++) {
+        assert_true(step < 0 ||
+                    (reader.event.step == step && reader.event.value == (float)accuracy_of(step)));
+        assert_string_equal(reader.event.tag, step < 0 ? "" : "eval/digits/accuracy");
+        assert_status_err(evq_event_reader_next(&reader, &found, &err), EVQ_OK, &err);
     }
-    evq_tfrun_close(run);
+    assert_int_equal(step, STEPS);
+    evq_event_reader_free(&reader);
+    evq_file_close(&fd);
+    evq_event_names_free(names, count);
 }
 
 static bool is_linked(const struct scene *scene, const char *name)
@@ -506,32 +514,6 @@ static void logger_refuses_with_a_line_and_a_code(void **state)
     refuses(scene, url, "--queue", "main", EVQ_EXIT_VERSION, "evalq admin install");
 }
 
-/* What a sink acknowledges is trimmed unless another still needs it: all are there before one
- * reads, also those that were added since. */
-static void logger_registers_all_sinks_before_one_reads(void **state)
-{
-    struct scene *scene = *state;
-    const struct evq_sink_config first = {"jsonl", "jsonl", NULL, 0, false};
-    const struct evq_sink_config second = {"late", "jsonl", NULL, 0, false};
-    const struct evq_sink_config odd = {"odd", "jsonnl", NULL, 0, false};
-    const struct evq_sink_config *sinks[] = {&first, &second, &odd};
-    struct evq_config *config = NULL;
-    struct evq_config_source source = {.url = scene->redis->url};
-    struct evq_error err;
-    char *text = NULL;
-
-    assert_status_err(evq_config_load(&source, &config, &err), EVQ_OK, &err);
-    assert_status(evq_forward_register(config, sinks, 3, &err), EVQ_E_INVALID);
-    assert_non_null(strstr(err.message, "'jsonnl' is unknown"));
-    assert_status_err(evq_forward_register(config, sinks, 2, &err), EVQ_OK, &err);
-    assert_status_err(evq_queue_stats(scene->queue, &text, &err), EVQ_OK, &err);
-    assert_non_null(strstr(text, "\"jsonl\""));
-    assert_non_null(strstr(text, "\"late\""));
-    assert_null(strstr(text, "\"odd\""));
-    free(text);
-    evq_config_free(config);
-}
-
 /* How many XACK Redis was asked for. */
 static long acknowledgements(struct scene *scene)
 {
@@ -587,7 +569,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         LOGGER_TEST(logger_refuses_with_a_line_and_a_code),
-        LOGGER_TEST(logger_registers_all_sinks_before_one_reads),
         LOGGER_TEST(logger_records_each_result_once_when_killed_at_random_points),
         LOGGER_TEST(logger_flushes_files_seldom_while_more_wait),
         LOGGER_TEST(logger_links_the_best_of_each_metric_but_of_times),

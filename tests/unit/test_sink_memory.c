@@ -18,7 +18,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RESULTS 40000 // Their own allocator does not tell what is held.
 #else
-#define RESULTS 200000
+#define RESULTS 100000
 #endif
 #define BATCH 10000
 #define WARM  20000
@@ -100,7 +100,8 @@ static void stays_flat_and_knows_all(const struct evq_sink_ops *ops)
     size_t before = 0;
 
     fixture_dir_make(directory);
-    const struct evq_sink_context context = {.sink = &config, .directory = directory};
+    const struct evq_sink_context context = {
+        .sink = &config, .directory = directory, .crowded = true};
     void *sink = opened(ops, &context);
     give_all(ops, sink, 0, WARM);
     before = held_bytes();

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "logger/tensorboard/rundirs.h"
+#include "logger/run_directories.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 
@@ -55,20 +55,22 @@ int flock(int fd, int operation)
     return (int)syscall(SYS_flock, fd, operation);
 }
 
-static struct evq_rundirs *dirs_open(char directory[64], size_t open_max, struct counts *counts)
+static struct evq_run_directories *dirs_open(char directory[64], size_t open_max,
+                                             struct counts *counts)
 {
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
-    struct evq_rundirs *dirs = NULL;
+    static const struct evq_run_directories_ops ops = {run_open, run_flush, run_close};
+    struct evq_run_directories *dirs = NULL;
     struct evq_error err;
 
     fixture_dir_make(directory);
-    assert_status_err(evq_rundirs_open(directory, "", ".lock", open_max, &ops, counts, &dirs, &err),
-                      EVQ_OK, &err);
+    assert_status_err(
+        evq_run_directories_open(directory, "", ".lock", open_max, &ops, counts, &dirs, &err),
+        EVQ_OK, &err);
     return dirs;
 }
 
 /* What can never be written costs nothing of what was written before it, which is to be flushed. */
-static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void **state)
+static void run_directories_close_a_run_whose_write_failed_but_for_what_was_written(void **state)
 {
     (void)state;
     static const enum evq_status kept[] = {EVQ_OK, EVQ_E_INVALID, EVQ_E_LIMIT};
@@ -76,31 +78,31 @@ static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void
     struct evq_error err;
     char directory[64];
     void *run = NULL;
-    struct evq_rundirs *dirs = dirs_open(directory, 1, &counts);
+    struct evq_run_directories *dirs = dirs_open(directory, 1, &counts);
 
-    evq_rundirs_wrote(dirs, NULL, EVQ_E_IO); // None was opened.
+    evq_run_directories_wrote(dirs, NULL, EVQ_E_IO); // None was opened.
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
-        assert_status_err(evq_rundirs_get(dirs, "digits", &run, &err), EVQ_OK, &err);
-        evq_rundirs_wrote(dirs, run, kept[i]);
+        assert_status_err(evq_run_directories_get(dirs, "digits", &run, &err), EVQ_OK, &err);
+        evq_run_directories_wrote(dirs, run, kept[i]);
         assert_int_equal(counts.closed, 0);
     }
-    evq_rundirs_wrote(dirs, NULL, EVQ_E_IO); // Of another, which could not be opened.
+    evq_run_directories_wrote(dirs, NULL, EVQ_E_IO); // Of another, which could not be opened.
     assert_int_equal(counts.closed, 0);
-    evq_rundirs_wrote(dirs, run, EVQ_E_IO);
+    evq_run_directories_wrote(dirs, run, EVQ_E_IO);
     assert_int_equal(counts.closed, 1);
-    assert_status_err(evq_rundirs_get(dirs, "digits", &run, &err), EVQ_OK, &err);
+    assert_status_err(evq_run_directories_get(dirs, "digits", &run, &err), EVQ_OK, &err);
     assert_int_equal(counts.opened, 2);
-    assert_status_err(evq_rundirs_get(dirs, "other", &run, &err), EVQ_OK, &err);
+    assert_status_err(evq_run_directories_get(dirs, "other", &run, &err), EVQ_OK, &err);
     assert_int_equal(counts.closed, 2); // One has room: the count of open runs is right.
     assert_int_equal(counts.flushed, 1);
-    evq_rundirs_close(dirs);
+    evq_run_directories_close(dirs);
     assert_int_equal(counts.closed, 3);
     fixture_dir_remove(directory);
 }
 
 /* A run's name comes from Redis: what is no name makes no directory, least of all elsewhere, nor in
  * the place of a lock. */
-static void rundirs_open_no_directory_outside_their_base(void **state)
+static void run_directories_open_no_directory_outside_their_base(void **state)
 {
     (void)state;
     static const char *const names[] = {
@@ -109,30 +111,30 @@ static void rundirs_open_no_directory_outside_their_base(void **state)
     struct evq_error err;
     char directory[64];
     void *run = NULL;
-    struct evq_rundirs *dirs = dirs_open(directory, 4, &counts);
+    struct evq_run_directories *dirs = dirs_open(directory, 4, &counts);
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        assert_status(evq_rundirs_get(dirs, names[i], &run, &err), EVQ_E_INVALID);
+        assert_status(evq_run_directories_get(dirs, names[i], &run, &err), EVQ_E_INVALID);
         assert_holds(err.message, "cannot name a run's directory");
     }
     assert_int_equal(counts.opened, 0);
-    evq_rundirs_close(dirs);
+    evq_run_directories_close(dirs);
     fixture_dir_remove(directory);
 }
 
 /* Nobody is named who is not there. */
-static void rundirs_say_that_a_file_system_has_no_locks(void **state)
+static void run_directories_say_that_a_file_system_has_no_locks(void **state)
 {
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    static const struct evq_run_directories_ops ops = {run_open, run_flush, run_close};
     (void)state;
     struct counts counts = {0};
-    struct evq_rundirs *dirs = NULL;
+    struct evq_run_directories *dirs = NULL;
     struct evq_error err;
     char directory[64];
 
     fixture_dir_make(directory);
     without_locks = true;
-    assert_status(evq_rundirs_open(directory, "", ".lock", 2, &ops, &counts, &dirs, &err),
+    assert_status(evq_run_directories_open(directory, "", ".lock", 2, &ops, &counts, &dirs, &err),
                   EVQ_E_IO);
     without_locks = false;
     assert_holds(err.message, "Function not implemented (a file system with locks is needed)");
@@ -143,9 +145,9 @@ static void rundirs_say_that_a_file_system_has_no_locks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rundirs_open_no_directory_outside_their_base),
-        cmocka_unit_test(rundirs_say_that_a_file_system_has_no_locks),
-        cmocka_unit_test(rundirs_close_a_run_whose_write_failed_but_for_what_was_written),
+        cmocka_unit_test(run_directories_open_no_directory_outside_their_base),
+        cmocka_unit_test(run_directories_say_that_a_file_system_has_no_locks),
+        cmocka_unit_test(run_directories_close_a_run_whose_write_failed_but_for_what_was_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
