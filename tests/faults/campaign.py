@@ -57,9 +57,9 @@ WANTED["crowd"] = WANTED["load"]
 
 # The function library without one of its guards: a round must find it, or it finds nothing.
 MUTANTS = {
-    "no fence": {"not j.token or token == '' or j.token ~= token or": "not j.token or token == '' or"},
-    "a result published twice": {"call('HSETNX', P .. 'res:' .. id, task, args[6]) == 0": "call('HSET', P .. 'res:' .. id, task, args[6]) == 9"},
-    "an end that is not published": {"    R.publish_end(j)\n    if j.shards then": "    if j.shards then"},
+    "no fence": {"not job.token or token == '' or job.token ~= token or": "not job.token or token == '' or"},
+    "a result published twice": {"call('HSETNX', PREFIX .. 'res:' .. id, task, args[6]) == 0": "call('HSET', PREFIX .. 'res:' .. id, task, args[6]) == 9"},
+    "an end that is not published": {"    Results.publish_end(job)\n    if job.shards then": "    if job.shards then"},
 }
 
 

@@ -355,7 +355,7 @@ class FlushedRegistering(State):
         stage.put("before", [1])  # The keyspace is there.
         [library] = stage.call("FUNCTION", "LIST", "WITHCODE")
         code = dict(zip(library[::2], library[1::2]))[b"library_code"].decode()
-        opens = "local ok, problem = pcall(Q.mended, 'results', call, 'XGROUP', 'CREATE'"
+        opens = "local ok, problem = pcall(Queue.repairing, 'results', call, 'XGROUP', 'CREATE'"
         if code.count(opens) != 1:
             raise AssertionError("sink_open is not as this test knows it")
         # The second time: the first one is the logger's start, and then each sink sees to itself.

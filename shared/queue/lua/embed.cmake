@@ -1,25 +1,20 @@
-# Joins DIR/library/*.lua in name order, then DIR/*/*.lua, after the library line and writes OUT: a C byte array (C11 string literals
-# are only guaranteed to 4,095 bytes) and the build number of DIR/BUILD. What a verb's file calls local is its own:
-# Lua allows 200 such names at a time, and those of the numbered parts are everybody's.
-file(GLOB library ${DIR}/library/*.lua)
-file(GLOB functions ${DIR}/*/*.lua)
-list(REMOVE_ITEM functions ${library})
-list(SORT library)
+# Joins the server-side functions into one library and writes OUT: a C byte array (C11 guarantees string literals of only 4,095
+# bytes) and the build number of DIR/BUILD. The files of library/ come first, in this order. Each function's file follows in a block
+# of its own, so that its local names are its own: Lua allows 200 local names in one scope.
+set(library base job flow backfill sweep results view ticket plain_submits plain_ends keys)
+file(GLOB functions ${DIR}/attempt/*.lua ${DIR}/operate/*.lua ${DIR}/results/*.lua ${DIR}/submit/*.lua)
 list(SORT functions)
-set(files ${library} ${functions})
 file(READ ${DIR}/BUILD build)
 string(STRIP "${build}" build)
-set(joined "#!lua name=evalq_v1\nlocal BUILD = ${build}\n")
 set(joined_file ${OUT}.lua)
-file(WRITE ${joined_file} "${joined}")
-foreach(file IN LISTS files)
+file(WRITE ${joined_file} "#!lua name=evalq_v1\nlocal BUILD = ${build}\n")
+foreach(name IN LISTS library)
+    file(READ ${DIR}/library/${name}.lua text)
+    file(APPEND ${joined_file} "${text}\n")
+endforeach()
+foreach(file IN LISTS functions)
     file(READ ${file} text)
-    get_filename_component(name ${file} NAME)
-    if(name MATCHES "^[0-9]")
-        file(APPEND ${joined_file} "${text}\n")
-    else()
-        file(APPEND ${joined_file} "do\n${text}end\n\n")
-    endif()
+    file(APPEND ${joined_file} "do\n${text}end\n\n")
 endforeach()
 file(READ ${joined_file} hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")

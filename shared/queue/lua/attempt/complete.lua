@@ -11,42 +11,42 @@ Holds   the part is stored by shard number; the one that fills the last place qu
 Cost    O(log n).
 --]]
 
-local function shard_done(j, part)
-    local parent = J.load(j.parent)
+local function shard_done(job, part)
+    local parent = Job.load(job.parent)
     if not parent or parent.state ~= 'running' or not parent.shards then
         return 'stale'
     end
-    call('HSET', P .. 'part:' .. j.parent, text_of(j.shard), part)
-    J.finish(j, 'done', '', 'done')
-    if call('HLEN', P .. 'part:' .. j.parent) >= tonumber(parent.shards) then
+    call('HSET', PREFIX .. 'part:' .. job.parent, text_of(job.shard), part)
+    Job.finish(job, 'done', '', 'done')
+    if call('HLEN', PREFIX .. 'part:' .. job.parent) >= tonumber(parent.shards) then
         parent.merge = '1'
-        J.queue(parent, { 'merge', '1' })
+        Job.queue(parent, { 'merge', '1' })
     end
     return 'done'
 end
 
-function V.complete(parsed, token, part)
-    local j, found = J.hold(parsed.id, token, FIELDS_END, parsed)
-    if not j then
-        if found and J.repeated(found, token, 'done') then
+function Complete.run(parsed, token, part)
+    local job, found = Job.held_by(parsed.id, token, FIELDS_END, parsed)
+    if not job then
+        if found and Job.repeated_word(found, token, 'done') then
             return 'duplicate'
         end
         return 'stale'
     end
-    F.cost_learn(j.suite, j.started)
-    if j.shard then
-        return shard_done(j, part)
+    Flow.learn_cost(job.suite, job.started)
+    if job.shard then
+        return shard_done(job, part)
     end
-    J.finish(j, 'done', '', 'done')
+    Job.finish(job, 'done', '', 'done')
     return 'done'
 end
 
 -- Checks id, token and part from args[at]; returns the id's parts.
-function V.complete_read(args, at)
+function Complete.read(args, at)
     if #(args[at + 2] or '') > 65536 then
         refuse('a part is at most 65536 bytes')
     end
-    local key = J.parse(args[at])
+    local key = Job.parse(args[at])
     if not key then
         refuse('\'' .. tostring(args[at]):sub(1, 60) .. '\' is no job id')
     end
@@ -58,5 +58,5 @@ end
 
 verb('complete', 'drain', function(args)
     args_exactly(args, 3, 'id token part')
-    return V.complete(V.complete_read(args, 1), args[2], args[3])
+    return Complete.run(Complete.read(args, 1), args[2], args[3])
 end)

@@ -12,6 +12,6 @@ verb('complete_claim', 'claim', function(args)
     if #args < 8 then
         refuse('expected complete\'s 3 arguments, then claim\'s')
     end
-    local key, c = V.complete_read(args, 1), V.claim_read(args, 4)
-    return { V.complete(key, args[2], args[3]), V.claim(c) }
+    local key, claim = Complete.read(args, 1), Claim.read(args, 4)
+    return { Complete.run(key, args[2], args[3]), Claim.run(claim) }
 end)

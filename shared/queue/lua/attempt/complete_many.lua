@@ -12,12 +12,12 @@ verb('complete_many', 'drain', function(args)
     local n = integer_arg(args, 1, 1, 64, 'n')
     args_exactly(args, 1 + 3 * n, 'n, then n times id token part')
     -- What is gathered is taken out of its sets last: who may not do that is told before anything is written.
-    Q.mended('leases', call, 'ZREM', P .. 'leases', '')
-    local e = V.ends.open(args, 2, n)
+    Queue.repairing('leases', call, 'ZREM', PREFIX .. 'leases', '')
+    local ends = PlainEnds.open(args, 2, n)
     for i = 1, n do
-        local ok, word = pcall(V.ends.one, e, i)
-        e.words[i] = ok and word or 'error ' .. error_text(word, args[3 * i - 1])
+        local ok, word = pcall(PlainEnds.one, ends, i)
+        ends.words[i] = ok and word or 'error ' .. error_text(word, args[3 * i - 1])
     end
-    V.ends.write(e)
-    return e.words
+    PlainEnds.write(ends)
+    return ends.words
 end)

@@ -18,60 +18,60 @@ local KINDS = { retry = true, crash = true, timeout = true, fatal = true, vanish
     incomplete = true }
 
 -- Counts a crash; returns whether the job is done with, and the fields to set.
-local function crashed(j, worker)
-    local v = call('HMGET', P .. 'job:' .. j.id, 'crashes', 'crashed_on', 'alone')
-    local fields = { 'crashes', (tonumber(v[1]) or 0) + 1, 'crashed_on', short_text(worker) }
-    if v[2] and v[2] ~= short_text(worker) then
+local function crashed(job, worker)
+    local values = call('HMGET', PREFIX .. 'job:' .. job.id, 'crashes', 'crashed_on', 'alone')
+    local fields = { 'crashes', (tonumber(values[1]) or 0) + 1, 'crashed_on', short_text(worker) }
+    if values[2] and values[2] ~= short_text(worker) then
         fields[#fields + 1] = 'alone'
         fields[#fields + 1] = '1'
     end
-    return v[3] == '1', fields
+    return values[3] == '1', fields
 end
 
-local function delay(j, word, wait, fields)
+local function delay(job, word, wait, fields)
     local due = NOW + wait
-    for _, value in ipairs({ 'due', due, 'token', '', 'last', J.last(j, word .. ' delayed ' .. text_of(wait)) }) do
+    for _, value in ipairs({ 'due', due, 'token', '', 'last', Job.last_word(job, word .. ' delayed ' .. text_of(wait)) }) do
         fields[#fields + 1] = value
     end
-    J.place(j, 'delayed', due, fields)
+    Job.place(job, 'delayed', due, fields)
     return { 'delayed', text_of(wait) }
 end
 
-local function ended(j, state, reason, fields)
-    J.finish(j, state, reason, 'fail ' .. state .. ' 0', fields)
+local function ended(job, state, reason, fields)
+    Job.finish(job, state, reason, 'fail ' .. state .. ' 0', fields)
     return { state, '0' }
 end
 
-local function settle_failure(j, kind, reason, worker)
-    local meta = Q.meta()
-    if j.cancel and j.cancel ~= '' then
-        return ended(j, 'cancelled', j.cancel)
+local function settle_failure(job, kind, reason, worker)
+    local meta = Queue.meta()
+    if job.cancel and job.cancel ~= '' then
+        return ended(job, 'cancelled', job.cancel)
     end
     if kind == 'vanished' or kind == 'changed' then
-        return ended(j, 'skipped', kind .. ': ' .. reason)
+        return ended(job, 'skipped', kind .. ': ' .. reason)
     end
     if kind == 'fatal' then
-        return ended(j, 'dead', reason)
+        return ended(job, 'dead', reason)
     end
     if kind == 'incomplete' then
-        local times = (tonumber(call('HGET', P .. 'job:' .. j.id, 'incomplete')) or 0) + 1
+        local times = (tonumber(call('HGET', PREFIX .. 'job:' .. job.id, 'incomplete')) or 0) + 1
         if times > meta.incomplete_max then
-            return ended(j, 'dead', 'incomplete: ' .. reason)
+            return ended(job, 'dead', 'incomplete: ' .. reason)
         end
-        return delay(j, 'fail', math.min(J.backoff(j.id, math.min(times, 4), 1000), 30000), { 'incomplete', times,
-            'attempts', math.max(j.attempts - 1, 0), 'reason', short_text('incomplete: ' .. reason) })
+        return delay(job, 'fail', math.min(Job.backoff(job.id, math.min(times, 4), 1000), 30000), { 'incomplete', times,
+            'attempts', math.max(job.attempts - 1, 0), 'reason', short_text('incomplete: ' .. reason) })
     end
     local final, fields, base = false, {}, 2000
     if kind == 'crash' then
-        final, fields = crashed(j, worker)
+        final, fields = crashed(job, worker)
         base = 250
     end
-    if final or j.attempts >= meta.attempts_max then
-        return ended(j, 'dead', kind .. ': ' .. reason, fields)
+    if final or job.attempts >= meta.attempts_max then
+        return ended(job, 'dead', kind .. ': ' .. reason, fields)
     end
     fields[#fields + 1] = 'reason'
     fields[#fields + 1] = short_text(kind .. ': ' .. reason)
-    return delay(j, 'fail', J.backoff(j.id, j.attempts, base), fields)
+    return delay(job, 'fail', Job.backoff(job.id, job.attempts, base), fields)
 end
 
 verb('fail', 'drain', function(args)
@@ -79,19 +79,19 @@ verb('fail', 'drain', function(args)
     if not KINDS[args[3]] then
         refuse('kind must be retry, fatal, crash, timeout, vanished, changed or incomplete')
     end
-    if not J.parse(args[1]) then
+    if not Job.parse(args[1]) then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
     end
-    local j, found = J.hold(args[1], args[2])
-    if not j then
-        local state, wait = (found and J.repeated(found, args[2], 'fail') or ''):match('^(%a+) (%d+)$')
+    local job, found = Job.held_by(args[1], args[2])
+    if not job then
+        local state, wait = (found and Job.repeated_word(found, args[2], 'fail') or ''):match('^(%a+) (%d+)$')
         if state then
             return { state, wait }
         end
         return 'stale'
     end
     if args[5] ~= '' then
-        call('SET', P .. 'log:' .. args[1], args[5]:sub(-8192))
+        call('SET', PREFIX .. 'log:' .. args[1], args[5]:sub(-8192))
     end
-    return settle_failure(j, args[3], args[4], args[6])
+    return settle_failure(job, args[3], args[4], args[6])
 end)

@@ -28,59 +28,60 @@ local function gpu_read(text)
     return { worker = worker, token = token, lease = lease, look = look, suspect = suspect == '1' }
 end
 
-function V.gpu_ok(text)
+function View.is_gpu_lease(text)
     return gpu_read(text) ~= nil
 end
 
-local function gpu_write(c, uuid, g)
-    c.sets[#c.sets + 1] = uuid
-    c.sets[#c.sets + 1] = g.worker .. ' ' .. g.token .. ' ' .. text_of(g.lease) .. ' ' .. text_of(g.look) .. ' ' ..
-        (g.suspect and '1' or '0')
+local function gpu_write(request, uuid, record)
+    request.sets[#request.sets + 1] = uuid
+    request.sets[#request.sets + 1] = record.worker .. ' ' .. record.token .. ' ' .. text_of(record.lease) .. ' ' ..
+        text_of(record.look) .. ' ' ..
+        (record.suspect and '1' or '0')
 end
 
-local function gpu_renew(c, uuid, token)
-    gpu_write(c, uuid, { worker = c.worker, token = token, lease = c.lease, look = NOW + c.lease })
-    c.answer[uuid] = token
-    c.held = c.held + 1
+local function gpu_renew(request, uuid, token)
+    gpu_write(request, uuid, { worker = request.worker, token = token, lease = request.lease, look = NOW + request.lease })
+    request.answer[uuid] = token
+    request.held = request.held + 1
 end
 
 -- Looks at another's lease; true when it is over.
-local function gpu_over(c, uuid, g)
-    if g.look > NOW + g.lease then -- A clock that was set back must not keep it for ever.
-        g.look = NOW + g.lease
-        gpu_write(c, uuid, g)
+local function gpu_over(request, uuid, record)
+    if record.look > NOW + record.lease then -- A clock that was set back must not keep it for ever.
+        record.look = NOW + record.lease
+        gpu_write(request, uuid, record)
         return false
-    elseif NOW < g.look then
+    elseif NOW < record.look then
         return false
-    elseif g.suspect then
+    elseif record.suspect then
         return true
     end
-    g.suspect, g.look = true, NOW + math.ceil(g.lease * 2 / 3)
-    gpu_write(c, uuid, g)
+    record.suspect, record.look = true, NOW + math.ceil(record.lease * 2 / 3)
+    gpu_write(request, uuid, record)
     return false
 end
 
-local function gpus_look(c, list)
+local function gpus_look(request, list)
     for _, gpu in ipairs(list) do
-        local g = c.known[gpu.uuid]
-        if g and g.worker == c.worker and (gpu.token == '' or gpu.token == g.token) then
-            gpu_renew(c, gpu.uuid, g.token) -- Without a token: the answer that gave it was lost.
-        elseif gpu.token ~= '' and not g then
-            gpu_renew(c, gpu.uuid, gpu.token) -- Redis forgot it, and nobody has it.
-        elseif gpu.token == '' and (not g or gpu_over(c, gpu.uuid, g)) then
-            c.free[#c.free + 1] = gpu.uuid
+        local record = request.known[gpu.uuid]
+        if record and record.worker == request.worker and (gpu.token == '' or gpu.token == record.token) then
+            gpu_renew(request, gpu.uuid, record.token) -- Without a token: the answer that gave it was lost.
+        elseif gpu.token ~= '' and not record then
+            gpu_renew(request, gpu.uuid, gpu.token) -- Redis forgot it, and nobody has it.
+        elseif gpu.token == '' and (not record or gpu_over(request, gpu.uuid, record)) then
+            request.free[#request.free + 1] = gpu.uuid
         end
     end
 end
 
-local function gpus_take(c, want, several)
-    local reach = math.min(want, math.floor((c.held + #c.free) / several) * several)
-    for _, uuid in ipairs(c.free) do
-        if c.held >= reach then
+local function gpus_take(request, want, several)
+    local reach = math.min(want, math.floor((request.held + #request.free) / several) * several)
+    for _, uuid in ipairs(request.free) do
+        if request.held >= reach then
             return
         end
-        Q.meta_set('token', Q.meta().token + 1)
-        gpu_renew(c, uuid, text_of(Q.meta().token))
+        Queue.set_meta('token', Queue.meta().token + 1)
+        gpu_renew(request, uuid, text_of(Queue.meta().token))
     end
 end
 
@@ -99,38 +100,38 @@ end
 
 verb('gpus', 'drain', function(args)
     local worker = label_arg(args, 1, 64, 'worker')
-    local key = P .. 'gpus:' .. label_arg(args, 2, 64, 'boot')
+    local key = PREFIX .. 'gpus:' .. label_arg(args, 2, 64, 'boot')
     local lease = integer_arg(args, 3, 1, LEASE_MS_MAX, 'lease_ms')
     local want = integer_arg(args, 4, 0, GPUS_MAX, 'want')
     local several = integer_arg(args, 5, 1, GPUS_MAX, 'several')
     local n = integer_arg(args, 6, 0, GPUS_MAX, 'n')
     args_exactly(args, 6 + 2 * n, 'worker boot lease_ms want several n, then n times uuid token')
     local list, named = gpus_read(args, n)
-    local c = { worker = worker, lease = lease, known = {}, held = 0, free = {}, answer = {}, sets = {} }
+    local request = { worker = worker, lease = lease, known = {}, held = 0, free = {}, answer = {}, sets = {} }
     local fields, gone = call('HGETALL', key), {}
     if #fields / 2 + n > GPUS_KEPT_MAX then
         call('UNLINK', key) -- Lists that changed hundreds of times: those who live renew theirs.
         fields = {}
     end
     for i = 1, #fields, 2 do
-        local g = gpu_read(fields[i + 1])
-        c.known[fields[i]] = g
-        if not g or (g.worker == worker and not named[fields[i]]) then
+        local record = gpu_read(fields[i + 1])
+        request.known[fields[i]] = record
+        if not record or (record.worker == worker and not named[fields[i]]) then
             gone[#gone + 1] = fields[i]
         end
     end
-    gpus_look(c, list)
-    gpus_take(c, want, several)
+    gpus_look(request, list)
+    gpus_take(request, want, several)
     if #gone > 0 then
         call('HDEL', key, unpack(gone))
     end
-    if #c.sets > 0 then
-        call('HSET', key, unpack(c.sets))
+    if #request.sets > 0 then
+        call('HSET', key, unpack(request.sets))
         call('PEXPIRE', key, DAY_MS)
     end
     local reply = {}
     for i, gpu in ipairs(list) do
-        reply[i] = c.answer[gpu.uuid] or ''
+        reply[i] = request.answer[gpu.uuid] or ''
     end
     return reply
 end)

@@ -14,16 +14,16 @@ Holds   a heartbeat with the token of a reclaimed job that nobody claimed since 
 Cost    O(n log N); at most 8 looks, 8 promotions, one slice of postponed work.
 --]]
 local function beat(id, token, done, total, status, lease)
-    local j, found = J.hold(id, token, FIELDS_BEAT)
-    if not j then
-        return found and J.repeated(found, token, 'cancel') and 'cancel' or 'stale'
+    local job, found = Job.held_by(id, token, FIELDS_BEAT)
+    if not job then
+        return found and Job.repeated_word(found, token, 'cancel') and 'cancel' or 'stale'
     end
-    if j.cancel and j.cancel ~= '' then
-        J.finish(j, 'cancelled', j.cancel, 'cancel')
+    if job.cancel and job.cancel ~= '' then
+        Job.finish(job, 'cancelled', job.cancel, 'cancel')
         return 'cancel'
     end
-    local fields = { 'hb', (tonumber(j.hb) or 0) + 1, 'lease', lease }
-    if j.suspect and j.suspect ~= '' then
+    local fields = { 'hb', (tonumber(job.hb) or 0) + 1, 'lease', lease }
+    if job.suspect and job.suspect ~= '' then
         fields[#fields + 1] = 'suspect'
         fields[#fields + 1] = ''
     end
@@ -39,22 +39,22 @@ local function beat(id, token, done, total, status, lease)
         fields[#fields + 1] = 'status'
         fields[#fields + 1] = short_text(status)
     end
-    call('HSET', P .. 'job:' .. id, unpack(fields))
-    Q.mended('leases', call, 'ZADD', P .. 'leases', NOW + lease, id) -- Also where the key was lost: it is held.
+    call('HSET', PREFIX .. 'job:' .. id, unpack(fields))
+    Queue.repairing('leases', call, 'ZADD', PREFIX .. 'leases', NOW + lease, id) -- Also where the key was lost: it is held.
     return 'ok'
 end
 
 local function worker_note(worker, json, lease)
-    local key = P .. 'worker:' .. worker
+    local key = PREFIX .. 'worker:' .. worker
     local fields = { 'seen', NOW, 'lease', lease }
     if json ~= '' then
         fields[#fields + 1] = 'json'
         fields[#fields + 1] = json
     end
-    Q.mended('worker:' .. worker, call, 'HSETNX', key, 'first', NOW)
+    Queue.repairing('worker:' .. worker, call, 'HSETNX', key, 'first', NOW)
     call('HSET', key, unpack(fields))
     call('PEXPIRE', key, DAY_MS)
-    Q.mended('workers', call, 'ZADD', P .. 'workers', NOW, worker)
+    Queue.repairing('workers', call, 'ZADD', PREFIX .. 'workers', NOW, worker)
 end
 
 verb('heartbeat', 'drain', function(args)
@@ -70,16 +70,16 @@ verb('heartbeat', 'drain', function(args)
     for i = 1, n do
         local at = 5 * i
         local ok, word = pcall(beat, args[at], args[at + 1], args[at + 2], args[at + 3], args[at + 4], lease)
-        if not ok and Q.keys.blameless(word) then
+        if not ok and Keys.blameless(word) then
             error(word, 0)
         elseif not ok then
-            J.set_aside(args[at], error_text(word, args[at]))
+            Job.set_aside(args[at], error_text(word, args[at]))
         end
         words[i] = ok and word or 'stale'
     end
-    L.looks_and_promotions()
-    L.slow_work()
-    local reply = { text_of(NOW), text_of(Q.meta().classes_version) }
+    Sweep.leases_and_delays()
+    Sweep.slow_work()
+    local reply = { text_of(NOW), text_of(Queue.meta().classes_version) }
     for i = 1, n do
         reply[2 + i] = words[i]
     end

@@ -16,39 +16,39 @@ local IDLE_MS = 15000 -- Workers claim at least every 5 s while they are free.
 local ASKED_MS = 60000
 
 -- The end of a claim: with room left over, its classes have nothing for it; filled, their workers are at work.
-function V.idle_note(c, rows)
-    if rows == c.count then
-        if #c.classes > 0 then
-            call('HDEL', P .. 'idle', unpack(c.classes))
+function Claim.note_idle(claim, rows)
+    if rows == claim.count then
+        if #claim.classes > 0 then
+            call('HDEL', PREFIX .. 'idle', unpack(claim.classes))
         end
-    elseif not c.cut and #c.open > 0 then
+    elseif not claim.cut and #claim.open > 0 then
         local fields = {}
-        for _, class in ipairs(c.open) do
+        for _, class in ipairs(claim.open) do
             fields[#fields + 1] = class
             fields[#fields + 1] = NOW_TEXT
         end
-        call('HSET', P .. 'idle', unpack(fields))
-        call('PEXPIRE', P .. 'idle', ASKED_MS)
+        call('HSET', PREFIX .. 'idle', unpack(fields))
+        call('PEXPIRE', PREFIX .. 'idle', ASKED_MS)
     end
 end
 
 -- The class of the suite with these needs: of the asker's own it is made, so that workers see whether they fit it.
 local function class_of(suite, needs)
     if needs == '*' then
-        return (F.class(suite, needs))
+        return (Flow.class(suite, needs))
     end
-    return (F.class_make(suite, needs))
+    return (Flow.make_class(suite, needs))
 end
 
 -- Those who are asked now wake what is blocked: until now claims left no marks.
 local function asked(classes)
-    if Q.meta().idle_until < NOW then
+    if Queue.meta().idle_until < NOW then
         for _, class in ipairs(classes) do
-            F.wake(class)
+            Flow.wake(class)
         end
     end
-    if Q.meta().idle_until < NOW + ASKED_MS / 2 then
-        Q.meta_set('idle_until', NOW + ASKED_MS)
+    if Queue.meta().idle_until < NOW + ASKED_MS / 2 then
+        Queue.set_meta('idle_until', NOW + ASKED_MS)
     end
 end
 
@@ -68,16 +68,16 @@ verb('idle', 'drain', function(args)
         end
     end
     local free, classes = {}, {}
-    local may = Q.meta().paused ~= 1 and not F.blocked(F.run(args[1]))
+    local may = Queue.meta().paused ~= 1 and not Flow.is_blocked(Flow.run(args[1]))
     for i = 4, #args do
         local class = class_of(args[i], args[2] == '1' and args[3] or '*')
         if class then
             classes[#classes + 1] = class
-            local mark = may and tonumber(call('HGET', P .. 'idle', class) or nil)
-            local ready = P .. 'ready:' .. class -- Not yet claimed: whoever left the mark will take it.
-            if mark and NOW - mark <= IDLE_MS and not call('HGET', P .. 'block', class) and
+            local mark = may and tonumber(call('HGET', PREFIX .. 'idle', class) or nil)
+            local ready = PREFIX .. 'ready:' .. class -- Not yet claimed: whoever left the mark will take it.
+            if mark and NOW - mark <= IDLE_MS and not call('HGET', PREFIX .. 'block', class) and
                 call('EXISTS', ready .. ':0', ready .. ':1', ready .. ':2', ready .. ':3') == 0 then
-                call('HDEL', P .. 'idle', class)
+                call('HDEL', PREFIX .. 'idle', class)
                 free[#free + 1] = args[i]
             end
         end

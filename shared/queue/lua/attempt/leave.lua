@@ -10,10 +10,10 @@ Cost    O(log W).
 verb('leave', 'drain', function(args)
     args_exactly(args, 1, 'worker')
     local worker = label_arg(args, 1, 64, 'worker')
-    call('UNLINK', P .. 'worker:' .. worker)
-    call('ZREM', P .. 'workers', worker)
-    if Q.meta().idle_until > NOW then
-        call('UNLINK', P .. 'idle') -- Whose marks these are is not known: who stays makes them again.
+    call('UNLINK', PREFIX .. 'worker:' .. worker)
+    call('ZREM', PREFIX .. 'workers', worker)
+    if Queue.meta().idle_until > NOW then
+        call('UNLINK', PREFIX .. 'idle') -- Whose marks these are is not known: who stays makes them again.
     end
     return 'ok'
 end)

@@ -10,9 +10,9 @@ Cost    O(n).
 --]]
 verb('parts', 'ro', function(args)
     args_exactly(args, 2, 'id token')
-    local j = J.load(args[1])
-    local n = j and tonumber(j.shards)
-    if not j or args[2] == '' or j.token ~= args[2] or not OPEN[j.state] or not n or j.merge ~= '1' then
+    local job = Job.load(args[1])
+    local n = job and tonumber(job.shards)
+    if not job or args[2] == '' or job.token ~= args[2] or not OPEN[job.state] or not n or job.merge ~= '1' then
         return { 'stale' }
     end
     local reply = { 'ok' }
@@ -21,7 +21,7 @@ verb('parts', 'ro', function(args)
         for k = from, math.min(from + SLICE, n) - 1 do
             numbers[#numbers + 1] = text_of(k)
         end
-        for i, part in ipairs(call('HMGET', P .. 'part:' .. j.id, unpack(numbers))) do
+        for i, part in ipairs(call('HMGET', PREFIX .. 'part:' .. job.id, unpack(numbers))) do
             reply[1 + from + i] = part or ''
         end
     end

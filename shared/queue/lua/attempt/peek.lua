@@ -17,15 +17,15 @@ local function peek_head(classes, band)
     local best
     for _, class in ipairs(classes) do
         local first
-        local rows = call('ZRANGE', P .. 'ready:' .. class .. ':' .. band, 0, 4 * FEW - 1, 'WITHSCORES')
+        local rows = call('ZRANGE', PREFIX .. 'ready:' .. class .. ':' .. band, 0, 4 * FEW - 1, 'WITHSCORES')
         for i = 1, #rows, 2 do
             local flow, start = rows[i], tonumber(rows[i + 1])
             if first and start > first.start then
                 break
             end
-            local run = F.run(flow:match('^[^/]+') or '', band)
+            local run = Flow.run(flow:match('^[^/]+') or '', band)
             start = math.max(start, run[VT_FIELD[band]])
-            if not F.blocked(run) and
+            if not Flow.is_blocked(run) and
                 (not first or start < first.start or (start == first.start and flow < first.flow)) then
                 first = { flow = flow, start = start, class = class, band = band }
             end
@@ -39,27 +39,27 @@ end
 
 local function peek_tag(flow, class, band)
     local suffix = flow .. ':' .. class .. ':' .. band
-    local begun = call('ZRANGE', P .. 'begun:' .. suffix, 0, 0)[1]
+    local begun = call('ZRANGE', PREFIX .. 'begun:' .. suffix, 0, 0)[1]
     if begun then
         return begun
     end
-    local policy = call('HGET', P .. 'flow:' .. flow, 'policy')
+    local policy = call('HGET', PREFIX .. 'flow:' .. flow, 'policy')
     if policy == 'backfill' then
-        return F.backfill.peek(flow, class, band)
+        return Backfill.peek(flow, class, band)
     end
-    return call(policy == 'latest' and 'ZREVRANGE' or 'ZRANGE', P .. 'wait:' .. suffix, 0, 0)[1]
+    return call(policy == 'latest' and 'ZREVRANGE' or 'ZRANGE', PREFIX .. 'wait:' .. suffix, 0, 0)[1]
 end
 
 -- The job behind a head; nil when a claim would not start it.
-local function peek_job(h)
-    local tag = peek_tag(h.flow, h.class, h.band)
-    local id = tag and J.id_of(h.flow, tag)
-    local j = id and J.load(id, FIELDS_CLAIM)
-    if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) or
-        not V.due({ every = {} }, j) then
+local function peek_job(head)
+    local tag = peek_tag(head.flow, head.class, head.band)
+    local id = tag and Job.id_of(head.flow, tag)
+    local job = id and Job.load(id, FIELDS_CLAIM)
+    if not job or job.state ~= 'queued' or not Job.is_sane(job) or job.class ~= head.class or job.priority ~= tostring(head.band) or
+        not Claim.is_due({ every = {} }, job) then
         return nil
     end
-    local record = call('GET', P .. 'msg:' .. (j.parent or id))
+    local record = call('GET', PREFIX .. 'msg:' .. (job.parent or id))
     return record and { 'job', id, record }
 end
 
@@ -68,19 +68,19 @@ local function peek_running(classes)
     for i, class in ipairs(classes) do
         fields[i] = 'running:' .. class
     end
-    for _, count in ipairs(call('HMGET', P .. 'n', unpack(fields))) do
+    for _, count in ipairs(call('HMGET', PREFIX .. 'n', unpack(fields))) do
         running = running + math.max(tonumber(count) or 0, 0)
     end
     return text_of(running)
 end
 
 local function peek(classes)
-    local lowest_first = (Q.meta().served + 1) % 16 == 0
-    local open = Q.meta().paused ~= 1 and V.classes_open(classes) or {}
+    local lowest_first = (Queue.meta().served + 1) % 16 == 0
+    local open = Queue.meta().paused ~= 1 and Claim.open_classes(classes) or {}
     for i = 0, 3 do
-        local h = peek_head(open, lowest_first and 3 - i or i)
-        if h then
-            local reply = peek_job(h)
+        local head = peek_head(open, lowest_first and 3 - i or i)
+        if head then
+            local reply = peek_job(head)
             if reply then
                 reply[4] = peek_running(open)
             end
@@ -91,6 +91,6 @@ local function peek(classes)
 end
 
 verb('peek', 'ro', function(args)
-    local ok, found = pcall(peek, V.classes_read(args, 1)) -- Rubbish in the queue is the claim's to set aside.
+    local ok, found = pcall(peek, Claim.read_classes(args, 1)) -- Rubbish in the queue is the claim's to set aside.
     return ok and found or { 'none' }
 end)

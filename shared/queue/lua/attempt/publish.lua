@@ -17,7 +17,7 @@ Holds   at most one entry per (job, task); state and entry change in one step.
 Cost    O(log n).
 --]]
 local function check(args)
-    if not J.parse(args[1]) then
+    if not Job.parse(args[1]) then
         refuse('\'' .. tostring(args[1]):sub(1, 60) .. '\' is no job id')
     end
     if not name_ok(args[3], 32) then
@@ -39,28 +39,28 @@ verb('publish', 'drain', function(args)
     end
     check(args)
     local id, token, task, weights, suite = args[1], args[2], args[3], args[4], args[5]
-    local j, found = J.hold(id, token)
-    if not j then
-        if found and token ~= '' and J.repeated(found, token, 'done') and
-            call('HEXISTS', P .. 'res:' .. id, task) == 1 then
+    local job, found = Job.held_by(id, token)
+    if not job then
+        if found and token ~= '' and Job.repeated_word(found, token, 'done') and
+            call('HEXISTS', PREFIX .. 'res:' .. id, task) == 1 then
             return 'duplicate'
         end
-        if found and J.repeated(found, token, 'changed') then
+        if found and Job.repeated_word(found, token, 'changed') then
             return 'changed'
         end
         return 'stale'
     end
-    if j.shard then
+    if job.shard then
         refuse('a shard hands in its part; the merge publishes')
     end
-    local digests = call('HMGET', P .. 'job:' .. id, 'weights', 'definition')
+    local digests = call('HMGET', PREFIX .. 'job:' .. id, 'weights', 'definition')
     local other = (digests[1] and weights ~= '' and digests[1] ~= weights and 'weights') or
         (digests[2] and suite ~= '' and digests[2] ~= suite and 'suite')
     if other then
-        J.finish(j, 'skipped', 'changed: other ' .. other .. ' than the first published task', 'changed')
+        Job.finish(job, 'skipped', 'changed: other ' .. other .. ' than the first published task', 'changed')
         return 'changed'
     end
-    if call('HSETNX', P .. 'res:' .. id, task, args[6]) == 0 then
+    if call('HSETNX', PREFIX .. 'res:' .. id, task, args[6]) == 0 then
         return 'duplicate'
     end
     local fields = {}
@@ -72,15 +72,15 @@ verb('publish', 'drain', function(args)
         fields[#fields + 1] = suite
     end
     if #fields > 0 then
-        call('HSET', P .. 'job:' .. id, unpack(fields))
+        call('HSET', PREFIX .. 'job:' .. id, unpack(fields))
     end
-    call('HINCRBY', P .. 'job:' .. id, 'tasks', 1)
+    call('HINCRBY', PREFIX .. 'job:' .. id, 'tasks', 1)
     local extra = {}
     for i = 8, #args do
         extra[#extra + 1] = args[i]
     end
-    R.add(j, task, 'done', '', extra, args[6])
-    R.index(j, task)
-    Q.bump('published', 1)
+    Results.add(job, task, 'done', '', extra, args[6])
+    Results.index(job, task)
+    Queue.bump('published', 1)
     return 'ok'
 end)

@@ -11,21 +11,21 @@ Cost    O(log n).
 --]]
 verb('release', 'drain', function(args)
     args_exactly(args, 2, 'id token')
-    if not J.parse(args[1]) then
+    if not Job.parse(args[1]) then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
     end
-    local j, found = J.hold(args[1], args[2])
-    if not j then
-        return found and J.repeated(found, args[2], 'release') or 'stale'
+    local job, found = Job.held_by(args[1], args[2])
+    if not job then
+        return found and Job.repeated_word(found, args[2], 'release') or 'stale'
     end
-    if j.cancel and j.cancel ~= '' then
-        J.finish(j, 'cancelled', j.cancel, 'release queued')
+    if job.cancel and job.cancel ~= '' then
+        Job.finish(job, 'cancelled', job.cancel, 'release queued')
         return 'queued'
     end
-    J.queue(j, { 'attempts', math.max(j.attempts - 1, 0), 'token', '', 'last', J.last(j, 'release queued'),
+    Job.queue(job, { 'attempts', math.max(job.attempts - 1, 0), 'token', '', 'last', Job.last_word(job, 'release queued'),
         'suspect', '' })
-    if not j.shard and j.merge ~= '1' and call('HGET', P .. 'flow:' .. j.flow, 'policy') == 'backfill' then
-        F.backfill.note(j.flow, j.class, j.priority, tonumber(j.place))
+    if not job.shard and job.merge ~= '1' and call('HGET', PREFIX .. 'flow:' .. job.flow, 'policy') == 'backfill' then
+        Backfill.note(job.flow, job.class, job.priority, tonumber(job.place))
     end
     return 'queued'
 end)

@@ -10,15 +10,15 @@ Returns "ok" or "stale".
 Holds   a job that was cancelled meanwhile ends so: "stale". The parent is running, without a lease, until its last part is in or one shard is dead.
 Cost    O(n log N).
 --]]
-local function shards_make(j, n)
-    local wait = P .. 'begun:' .. j.flow .. ':' .. j.class .. ':' .. j.priority
+local function shards_make(job, n)
+    local wait = PREFIX .. 'begun:' .. job.flow .. ':' .. job.class .. ':' .. job.priority
     local entries = {}
     for k = 0, n - 1 do
-        call('HSET', P .. 'job:' .. j.id .. '@' .. k, 'state', 'queued', 'run', j.run, 'step', j.step, 'variant',
-            j.variant, 'suite', j.suite, 'class', j.class, 'priority', j.priority, 'place', j.place, 'submitted',
-            j.submitted or NOW, 'shards', n)
-        entries[#entries + 1] = j.place
-        entries[#entries + 1] = j.tag .. '@' .. k
+        call('HSET', PREFIX .. 'job:' .. job.id .. '@' .. k, 'state', 'queued', 'run', job.run, 'step', job.step, 'variant',
+            job.variant, 'suite', job.suite, 'class', job.class, 'priority', job.priority, 'place', job.place, 'submitted',
+            job.submitted or NOW, 'shards', n)
+        entries[#entries + 1] = job.place
+        entries[#entries + 1] = job.tag .. '@' .. k
         if #entries == 400 or k == n - 1 then
             call('ZADD', wait, unpack(entries))
             entries = {}
@@ -28,26 +28,26 @@ end
 
 verb('split', 'drain', function(args)
     args_exactly(args, 3, 'id token n')
-    local key = J.parse(args[1])
+    local key = Job.parse(args[1])
     if not key or key.shard then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job that can be split')
     end
     local n = integer_arg(args, 3, 2, 1024, 'n')
-    local j, found = J.hold(args[1], args[2])
-    if not j then
-        return found and J.repeated(found, args[2], 'split') and 'ok' or 'stale'
+    local job, found = Job.held_by(args[1], args[2])
+    if not job then
+        return found and Job.repeated_word(found, args[2], 'split') and 'ok' or 'stale'
     end
-    if j.cancel and j.cancel ~= '' then -- No shard hears of it: all would be evaluated.
-        J.finish(j, 'cancelled', j.cancel, 'cancel')
+    if job.cancel and job.cancel ~= '' then -- No shard hears of it: all would be evaluated.
+        Job.finish(job, 'cancelled', job.cancel, 'cancel')
         return 'stale'
     end
-    if j.merge == '1' or j.shards then
+    if job.merge == '1' or job.shards then
         refuse('\'' .. args[1] .. '\' was split before')
     end
-    call('UNLINK', P .. 'part:' .. j.id)
-    shards_make(j, n)
-    local attempts = math.max(j.attempts - 1, 0)
-    J.place(j, 'sharded', nil, { 'shards', n, 'attempts', attempts, 'token', '', 'last', J.last(j, 'split ok') })
-    F.wake(j.class)
+    call('UNLINK', PREFIX .. 'part:' .. job.id)
+    shards_make(job, n)
+    local attempts = math.max(job.attempts - 1, 0)
+    Job.place(job, 'sharded', nil, { 'shards', n, 'attempts', attempts, 'token', '', 'last', Job.last_word(job, 'split ok') })
+    Flow.wake(job.class)
     return 'ok'
 end)

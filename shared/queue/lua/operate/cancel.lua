@@ -15,20 +15,20 @@ verb('cancel', 'drain', function(args)
     if not unclaimed then
         args_exactly(args, 2, 'id reason')
     end
-    local key = J.parse(args[1])
+    local key = Job.parse(args[1])
     if not key then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
     end
-    local j = J.load(key.parent or args[1])
-    if not j or not J.sane(j) then
+    local job = Job.load(key.parent or args[1])
+    if not job or not Job.is_sane(job) then
         return 'not_found'
     end
-    if ENDED[j.state] then
-        return j.state
+    if ENDED[job.state] then
+        return job.state
     end
-    if unclaimed and j.state == 'running' then
+    if unclaimed and job.state == 'running' then
         return 'running'
     end
     local reason = args[2] ~= '' and short_text(args[2]) or 'cancelled by hand'
-    return J.cancel(j, unclaimed and 'skipped' or 'cancelled', reason)
+    return Job.cancel(job, unclaimed and 'skipped' or 'cancelled', reason)
 end)

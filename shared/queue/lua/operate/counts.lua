@@ -7,12 +7,12 @@ ARGV[1] run    name
 Returns seven integers: queued delayed running done dead skipped cancelled.
 Cost    O(1).
 --]]
-function V.counts(run)
+function View.counts(run)
     local fields = {}
     for i, state in ipairs(STATES) do
         fields[i] = 'n:' .. state
     end
-    local counts = call('HMGET', P .. 'run:' .. run, unpack(fields))
+    local counts = call('HMGET', PREFIX .. 'run:' .. run, unpack(fields))
     for i = 1, #STATES do
         counts[i] = text_of(tonumber(counts[i]) or 0)
     end
@@ -24,5 +24,5 @@ verb('counts', 'ro', function(args)
     if not name_ok(args[1], 64) then
         refuse('run must be 1 to 64 of [A-Za-z0-9._-]')
     end
-    return V.counts(args[1])
+    return View.counts(args[1])
 end)

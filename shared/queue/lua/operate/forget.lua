@@ -11,19 +11,19 @@ Cost    at most 100 jobs a call.
 local function open_remove(flow, budget)
     local removed = 0
     for _, set in ipairs({ 'open:', 'openkeep:' }) do
-        for _, tag in ipairs(call('ZRANGEBYSCORE', P .. set .. flow, '-inf', '+inf', 'LIMIT', 0, budget - removed)) do
-            local id = J.id_of(flow, tag)
-            local ok, j = pcall(J.load, id or '')
-            if ok and j and OPEN[j.state] and J.sane(j) then
-                J.leave(j)
-                J.shards_drop(j)
-                F.settle(flow, j.class, j.priority)
-                Q.bump('forgotten', 1)
+        for _, tag in ipairs(call('ZRANGEBYSCORE', PREFIX .. set .. flow, '-inf', '+inf', 'LIMIT', 0, budget - removed)) do
+            local id = Job.id_of(flow, tag)
+            local ok, job = pcall(Job.load, id or '')
+            if ok and job and OPEN[job.state] and Job.is_sane(job) then
+                Job.leave_place(job)
+                Job.drop_shards(job)
+                Flow.settle(flow, job.class, job.priority)
+                Queue.bump('forgotten', 1)
             end
             if id then
-                call('UNLINK', P .. 'job:' .. id, P .. 'msg:' .. id, P .. 'log:' .. id, P .. 'res:' .. id)
+                call('UNLINK', PREFIX .. 'job:' .. id, PREFIX .. 'msg:' .. id, PREFIX .. 'log:' .. id, PREFIX .. 'res:' .. id)
             end
-            call('ZREM', P .. set .. flow, tag)
+            call('ZREM', PREFIX .. set .. flow, tag)
             removed = removed + 1
         end
     end
@@ -32,20 +32,21 @@ end
 
 -- Jobs of the run that ended or were set aside, by its index of ends.
 local function ended_remove(run, budget)
-    local rows = call('LRANGE', P .. 'index:' .. run, 0, budget - 1)
+    local rows = call('LRANGE', PREFIX .. 'index:' .. run, 0, budget - 1)
     for _, row in ipairs(rows) do
         local id = row:match('^%d+ ([^#]+)#$')
-        local known, now = pcall(call, 'HGET', P .. 'job:' .. (id or ''), 'state')
+        local known, now = pcall(call, 'HGET', PREFIX .. 'job:' .. (id or ''), 'state')
         if id and not (known and OPEN[now]) then -- One that was retried goes with its flow.
             for state in pairs(ENDED) do
-                call('ZREM', P .. 'ended:' .. state, id)
+                call('ZREM', PREFIX .. 'ended:' .. state, id)
             end
-            call('ZREM', P .. 'ended:bad', id)
-            call('UNLINK', P .. 'job:' .. id, P .. 'msg:' .. id, P .. 'log:' .. id, P .. 'res:' .. id, P .. 'part:' .. id)
+            call('ZREM', PREFIX .. 'ended:bad', id)
+            call('UNLINK', PREFIX .. 'job:' .. id, PREFIX .. 'msg:' .. id, PREFIX .. 'log:' .. id, PREFIX .. 'res:' .. id,
+                PREFIX .. 'part:' .. id)
         end
     end
     if #rows > 0 then
-        call('LTRIM', P .. 'index:' .. run, #rows, -1)
+        call('LTRIM', PREFIX .. 'index:' .. run, #rows, -1)
     end
     return #rows
 end
@@ -56,11 +57,11 @@ verb('forget', 'drain', function(args)
     if not name_ok(run, 64) then
         refuse('run must be 1 to 64 of [A-Za-z0-9._-]')
     end
-    local counts = V.counts(run)
-    if counts[3] ~= '0' or F.run(run).active > 0 then
+    local counts = View.counts(run)
+    if counts[3] ~= '0' or Flow.run(run).active > 0 then
         return 'running'
     end
-    local budget, flows = SLICE, call('SRANDMEMBER', P .. 'runflows:' .. run, SLICE)
+    local budget, flows = SLICE, call('SRANDMEMBER', PREFIX .. 'runflows:' .. run, SLICE)
     for _, flow in ipairs(flows) do
         budget = budget - open_remove(flow, budget)
         if budget <= 0 then
@@ -68,23 +69,23 @@ verb('forget', 'drain', function(args)
         end
     end
     budget = budget > 0 and budget - ended_remove(run, budget) or 0
-    local left = call('LLEN', P .. 'index:' .. run)
+    local left = call('LLEN', PREFIX .. 'index:' .. run)
     if budget > 0 and left == 0 then
         for _, state in ipairs(STATES) do
             if ENDED[state] then
-                local count = W.number(call('HGET', P .. 'run:' .. run, 'n:' .. state))
-                Q.bump(state, -count)
-                Q.bump('forgotten', count)
-                F.run_bump(run, 'n:' .. state, -count)
+                local count = View.number(call('HGET', PREFIX .. 'run:' .. run, 'n:' .. state))
+                Queue.bump(state, -count)
+                Queue.bump('forgotten', count)
+                Flow.bump_run(run, 'n:' .. state, -count)
             end
         end
         for _, flow in ipairs(flows) do
-            L.flow_forget(flow)
+            Sweep.forget_flow(flow)
         end
-        left = call('SCARD', P .. 'runflows:' .. run)
+        left = call('SCARD', PREFIX .. 'runflows:' .. run)
         if left == 0 then
             RUNS[run], RUN_BUMPS[run] = nil, nil
-            call('UNLINK', P .. 'run:' .. run, P .. 'best:' .. run, P .. 'parked:' .. run)
+            call('UNLINK', PREFIX .. 'run:' .. run, PREFIX .. 'best:' .. run, PREFIX .. 'parked:' .. run)
         end
     else
         left = math.max(left, 1)

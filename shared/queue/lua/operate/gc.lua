@@ -8,5 +8,5 @@ Cost    at most 100 records.
 --]]
 verb('gc', 'drain', function(args)
     args_exactly(args, 0, 'none')
-    return text_of(L.retention(SLICE))
+    return text_of(Sweep.retention(SLICE))
 end)

@@ -8,5 +8,5 @@ Cost    O(1).
 --]]
 verb('init', 'drain', function(args)
     args_exactly(args, 0, 'none')
-    return V.info()
+    return View.info()
 end)

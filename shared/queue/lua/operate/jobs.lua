@@ -11,8 +11,8 @@ Returns JSON {"cursor", "jobs": [{"id", hash fields}...]}; cursor "" at the end.
 Cost    O(count + log n); with a run at most 2,000 looked at a call.
 --]]
 local function job_view(id)
-    local ok, list = pcall(call, 'HGETALL', P .. 'job:' .. id)
-    local view = ok and W.plain(R.map(list)) or { state = 'bad', reason = 'its key holds something else' }
+    local ok, list = pcall(call, 'HGETALL', PREFIX .. 'job:' .. id)
+    local view = ok and View.printable(Results.map(list)) or { state = 'bad', reason = 'its key holds something else' }
     view.id = id
     return view
 end
@@ -23,7 +23,7 @@ local function from_sets(sets, run, cursor, count)
     at, offset = tonumber(at) or 1, tonumber(offset) or 0
     local list, looked = {}, 0
     while sets[at] and #list < count and looked < 2000 do
-        local ids = Q.keys.tried(call, 'ZREVRANGE', P .. sets[at], offset, offset + 99) or {}
+        local ids = Keys.tried(call, 'ZREVRANGE', PREFIX .. sets[at], offset, offset + 99) or {}
         for i, id in ipairs(ids) do
             looked = looked + 1
             offset = offset + 1
@@ -43,42 +43,42 @@ end
 
 -- Queued jobs are found flow by flow: cursor "FLOW:KEY:OFFSET", all ranks.
 local function queued(run, cursor, count)
-    local f, k, o = cursor:match('^(%d+):(%d):(%d+)$')
-    f, k, o = tonumber(f) or 0, tonumber(k) or 1, tonumber(o) or 0
+    local flow_index, set_index, offset = cursor:match('^(%d+):(%d):(%d+)$')
+    flow_index, set_index, offset = tonumber(flow_index) or 0, tonumber(set_index) or 1, tonumber(offset) or 0
     local list, looked = {}, 0
-    local flow = (Q.keys.tried(call, 'ZREVRANGE', P .. 'flows', f, f) or {})[1]
+    local flow = (Keys.tried(call, 'ZREVRANGE', PREFIX .. 'flows', flow_index, flow_index) or {})[1]
     while flow and #list < count and looked < 2000 do
         local tags = {}
         if run == '' or flow:sub(1, #run + 1) == run .. '/' then
-            tags = Q.keys.tried(call, 'ZREVRANGE', P .. (k == 1 and 'open:' or 'openkeep:') .. flow, o,
-                o + count - #list - 1) or {}
+            tags = Keys.tried(call, 'ZREVRANGE', PREFIX .. (set_index == 1 and 'open:' or 'openkeep:') .. flow, offset,
+                offset + count - #list - 1) or {}
         end
         for _, tag in ipairs(tags) do
-            local view = job_view(J.id_of(flow, tag) or tag)
+            local view = job_view(Job.id_of(flow, tag) or tag)
             if view.state == 'queued' then
                 list[#list + 1] = view
             end
         end
         looked = looked + #tags + 1
         if #tags > 0 then
-            o = o + #tags
-        elseif k == 1 then
-            k, o = 2, 0
+            offset = offset + #tags
+        elseif set_index == 1 then
+            set_index, offset = 2, 0
         else
-            f, k, o = f + 1, 1, 0
-            flow = call('ZREVRANGE', P .. 'flows', f, f)[1]
+            flow_index, set_index, offset = flow_index + 1, 1, 0
+            flow = call('ZREVRANGE', PREFIX .. 'flows', flow_index, flow_index)[1]
         end
     end
-    return list, flow and (f .. ':' .. k .. ':' .. o) or ''
+    return list, flow and (flow_index .. ':' .. set_index .. ':' .. offset) or ''
 end
 
 local function set_aside(cursor, count)
     local list, last = {}, nil
-    local entries = Q.keys.tried(call, 'XREVRANGE', P .. 'bad', cursor == '' and '+' or '(' .. cursor, '-', 'COUNT', count)
+    local entries = Keys.tried(call, 'XREVRANGE', PREFIX .. 'bad', cursor == '' and '+' or '(' .. cursor, '-', 'COUNT', count)
     for _, entry in ipairs(entries or {}) do
-        local view = W.plain(R.map(entry[2]))
+        local view = View.printable(Results.map(entry[2]))
         view.entry = entry[1]
-        view.at_ms = W.number(entry[1]:match('^%d+'))
+        view.at_ms = View.number(entry[1]:match('^%d+'))
         list[#list + 1] = view
         last = entry[1]
     end
@@ -109,5 +109,5 @@ verb('jobs', 'ro', function(args)
     else
         refuse('state must be queued, delayed, running, done, dead, skipped, cancelled or bad')
     end
-    return W.json({ cursor = next_cursor, jobs = W.array(list) })
+    return View.json({ cursor = next_cursor, jobs = View.array(list) })
 end)

@@ -10,17 +10,17 @@ Returns "ok".
 Cost    O(C); raising a run's cap brings back at most 100 flows, later calls the rest.
 --]]
 -- Sets a field of a suite and keeps count of the suites that are paused or capped: only then do claims look.
-function V.suite_limit(name, field, value)
-    local before = call('HMGET', P .. 'suite:' .. name, 'paused', 'cap')
+function Flow.limit_suite(name, field, value)
+    local before = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
     local limited = before[1] == '1' or (tonumber(before[2]) or 0) > 0
-    call('HSET', P .. 'suite:' .. name, field, value)
-    local after = call('HMGET', P .. 'suite:' .. name, 'paused', 'cap')
+    call('HSET', PREFIX .. 'suite:' .. name, field, value)
+    local after = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
     local limits = after[1] == '1' or (tonumber(after[2]) or 0) > 0
     if limited ~= limits then
-        Q.meta_set('suites_limited', math.max(Q.meta().suites_limited + (limits and 1 or -1), 0))
+        Queue.set_meta('suites_limited', math.max(Queue.meta().suites_limited + (limits and 1 or -1), 0))
     end
-    call('ZADD', P .. 'suites', 'NX', NOW, name)
-    F.suite_settle(name)
+    call('ZADD', PREFIX .. 'suites', 'NX', NOW, name)
+    Flow.settle_suite(name)
 end
 
 verb('limit', 'drain', function(args)
@@ -28,14 +28,14 @@ verb('limit', 'drain', function(args)
     local kind, name = args[1], args[2]
     local value = integer_arg(args, 3, 0, 1000000, 'value')
     if kind == 'cap_run' and name_ok(name, 64) then
-        F.run(name).cap = value
-        call('HSET', P .. 'run:' .. name, 'cap', value)
-        F.unpark(name)
+        Flow.run(name).cap = value
+        call('HSET', PREFIX .. 'run:' .. name, 'cap', value)
+        Flow.unpark(name)
     elseif kind == 'weight' and name_ok(name, 64) and value >= 1 and value <= 10000 then
-        F.run(name).weight = value
-        call('HSET', P .. 'run:' .. name, 'weight', value)
+        Flow.run(name).weight = value
+        call('HSET', PREFIX .. 'run:' .. name, 'weight', value)
     elseif kind == 'cap_suite' and name_ok(name, 32) then
-        V.suite_limit(name, 'cap', value)
+        Flow.limit_suite(name, 'cap', value)
     else
         refuse('kind must be cap_run, cap_suite or weight (1 to 10000), and name a name')
     end

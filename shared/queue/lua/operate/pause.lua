@@ -16,19 +16,19 @@ verb('pause', 'drain', function(args)
         refuse('on must be 0 or 1')
     end
     if kind == 'queue' then
-        Q.meta_set('paused', tonumber(on))
+        Queue.set_meta('paused', tonumber(on))
         if on == '0' then
-            for _, class in ipairs(call('HKEYS', P .. 'classes')) do
-                F.wake(class)
+            for _, class in ipairs(call('HKEYS', PREFIX .. 'classes')) do
+                Flow.wake(class)
             end
         end
     elseif kind == 'suite' and name_ok(name, 32) then
-        V.suite_limit(name, 'paused', on)
+        Flow.limit_suite(name, 'paused', on)
     elseif kind == 'run' and name_ok(name, 64) then
-        F.run(name).paused = on == '1'
-        call('HSET', P .. 'run:' .. name, 'paused', on)
+        Flow.run(name).paused = on == '1'
+        call('HSET', PREFIX .. 'run:' .. name, 'paused', on)
         if on == '0' then
-            F.unpark(name)
+            Flow.unpark(name)
         end
     else
         refuse('kind must be queue, suite or run, and name a name')

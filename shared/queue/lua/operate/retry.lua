@@ -14,13 +14,13 @@ local FORGOTTEN = { 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'can
     'shards', 'merge', 'started', 'worker', 'status', 'progress', 'total', 'reason', 'last' }
 
 -- What a retry before this one queued, where the same answer is due.
-local function repeated(j, request)
-    local gen, before = (call('HGET', P .. 'job:' .. j.id, 'retried') or ''):match('^(%d+) (.*)$')
+local function repeated(job, request)
+    local gen, before = (call('HGET', PREFIX .. 'job:' .. job.id, 'retried') or ''):match('^(%d+) (.*)$')
     if not gen then
         return nil
     end
-    local id = tonumber(gen) == j.gen and j.id or j.base .. '~' .. gen
-    if (request ~= '' and request == before) or OPEN[call('HGET', P .. 'job:' .. id, 'state')] then
+    local id = tonumber(gen) == job.gen and job.id or job.base .. '~' .. gen
+    if (request ~= '' and request == before) or OPEN[call('HGET', PREFIX .. 'job:' .. id, 'state')] then
         return id
     end
     return nil
@@ -30,38 +30,38 @@ end
 The class that a submit of the same message would get; nil: there are too many. The number that a job ended with goes to others
 once nothing waits there. Of a message that cannot be read the number stays: whoever claims the job says what is wrong.
 --]]
-local function class_anew(j, record)
+local function class_anew(job, record)
     local read, message = pcall(cmsgpack.unpack, record)
     local needs = read and type(message) == 'table' and message.needs
-    local told, text = pcall(V.needs_text, needs or {})
+    local told, text = pcall(Submit.needs_text, needs or {})
     if not read or not told then
-        return j.class
+        return job.class
     end
-    return (F.class_make(j.suite, needs and text or '*'))
+    return (Flow.make_class(job.suite, needs and text or '*'))
 end
 
-local function again(j)
-    call('ZREM', P .. 'ended:' .. j.state, j.id)
-    J.count(j, j.state, -1)
-    call('HDEL', P .. 'job:' .. j.id, unpack(FORGOTTEN))
-    j.state, j.merge, j.shards, j.attempts = '', nil, nil, 0
-    call('ZADD', J.open_key(j), j.place, j.tag)
-    J.queue(j, { 'class', j.class, 'attempts', 0, 'token', '', 'retries', text_of(J.retries(j) + 1) })
-    return j.id
+local function again(job)
+    call('ZREM', PREFIX .. 'ended:' .. job.state, job.id)
+    Job.count(job, job.state, -1)
+    call('HDEL', PREFIX .. 'job:' .. job.id, unpack(FORGOTTEN))
+    job.state, job.merge, job.shards, job.attempts = '', nil, nil, 0
+    call('ZADD', Job.open_key(job), job.place, job.tag)
+    Job.queue(job, { 'class', job.class, 'attempts', 0, 'token', '', 'retries', text_of(Job.retries(job) + 1) })
+    return job.id
 end
 
-local function next_generation(j, record)
-    local gen = j.gen + 1
-    local fresh = { run = j.run, step = j.step, variant = j.variant, suite = j.suite, priority = j.priority,
-        fingerprint = j.fingerprint or '', keep = j.keep or '0', flow = j.flow, base = j.base }
-    local id = j.base .. '~' .. gen
-    local new, fields = V.job_new(fresh, id, gen, j.class, j.place)
-    call('HSET', P .. 'gens:' .. j.flow, j.step, gen)
-    call('HSET', P .. 'flow:' .. j.flow, 'gens', 1)
-    Q.bump('submitted', 1)
-    call('SET', P .. 'msg:' .. id, record)
-    call('ZADD', J.open_key(new), new.place, new.tag)
-    J.place(new, 'queued', nil, fields)
+local function next_generation(job, record)
+    local gen = job.gen + 1
+    local fresh = { run = job.run, step = job.step, variant = job.variant, suite = job.suite, priority = job.priority,
+        fingerprint = job.fingerprint or '', keep = job.keep or '0', flow = job.flow, base = job.base }
+    local id = job.base .. '~' .. gen
+    local new, fields = Submit.new_job(fresh, id, gen, job.class, job.place)
+    call('HSET', PREFIX .. 'gens:' .. job.flow, job.step, gen)
+    call('HSET', PREFIX .. 'flow:' .. job.flow, 'gens', 1)
+    Queue.bump('submitted', 1)
+    call('SET', PREFIX .. 'msg:' .. id, record)
+    call('ZADD', Job.open_key(new), new.place, new.tag)
+    Job.place(new, 'queued', nil, fields)
     return id, new
 end
 
@@ -72,44 +72,44 @@ verb('retry', 'drain', function(args)
     elseif request ~= '' then
         label_arg(args, 2, 40, 'request')
     end
-    local key = J.parse(args[1])
+    local key = Job.parse(args[1])
     if not key or key.shard then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
     end
-    local j = J.load(args[1])
-    if not j or not J.sane(j) then
+    local job = Job.load(args[1])
+    if not job or not Job.is_sane(job) then
         return { 'not_found' }
     end
-    local before = repeated(j, request)
+    local before = repeated(job, request)
     if before then
         return { 'queued', before }
     end
-    if j.state ~= 'dead' and j.state ~= 'skipped' and j.state ~= 'cancelled' then
-        return { 'refused', 'it is ' .. j.state }
+    if job.state ~= 'dead' and job.state ~= 'skipped' and job.state ~= 'cancelled' then
+        return { 'refused', 'it is ' .. job.state }
     end
-    local latest = tonumber(call('HGET', P .. 'gens:' .. j.flow, j.step)) or 1
-    if j.gen ~= latest then
-        return { 'refused', 'it was followed by ' .. j.base .. '~' .. text_of(latest) }
+    local latest = tonumber(call('HGET', PREFIX .. 'gens:' .. job.flow, job.step)) or 1
+    if job.gen ~= latest then
+        return { 'refused', 'it was followed by ' .. job.base .. '~' .. text_of(latest) }
     end
-    local record = call('GET', P .. 'msg:' .. j.id)
+    local record = call('GET', PREFIX .. 'msg:' .. job.id)
     if not record then
         return { 'refused', 'its message is gone' }
     end
-    local class = class_anew(j, record)
+    local class = class_anew(job, record)
     if not class then
-        return { 'refused', V.CLASSES_FULL }
+        return { 'refused', Submit.CLASSES_FULL }
     end
-    j.class = class
+    job.class = class
     local id
-    local further = (tonumber(j.tasks) or 0) > 0
-    call('HSET', P .. 'job:' .. j.id, 'retried', text_of(j.gen + (further and 1 or 0)) .. ' ' .. request)
+    local further = (tonumber(job.tasks) or 0) > 0
+    call('HSET', PREFIX .. 'job:' .. job.id, 'retried', text_of(job.gen + (further and 1 or 0)) .. ' ' .. request)
     if further then
-        id, j = next_generation(j, record)
+        id, job = next_generation(job, record)
     else
-        id = again(j)
+        id = again(job)
     end
-    if call('HGET', P .. 'flow:' .. j.flow, 'policy') == 'backfill' then
-        F.backfill.note(j.flow, j.class, j.priority, tonumber(j.place))
+    if call('HGET', PREFIX .. 'flow:' .. job.flow, 'policy') == 'backfill' then
+        Backfill.note(job.flow, job.class, job.priority, tonumber(job.place))
     end
     return { 'queued', id }
 end)

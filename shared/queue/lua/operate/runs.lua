@@ -12,13 +12,13 @@ local RUNS_PAGE = 1000
 
 local function view_of(name, last_submit_ms)
     local counts = {}
-    local run = Q.keys.tried(F.run, name) or { paused = false, cap = 0, weight = 100, active = 0 }
-    local numbers = Q.keys.tried(V.counts, name) or {}
+    local run = Keys.tried(Flow.run, name) or { paused = false, cap = 0, weight = 100, active = 0 }
+    local numbers = Keys.tried(View.counts, name) or {}
     for k, state in ipairs(STATES) do
         counts[state] = tonumber(numbers[k]) or 0
     end
     return { run = name, last_submit_ms = last_submit_ms, counts = counts, paused = run.paused, cap = run.cap,
-        weight = run.weight, active = run.active, flows = Q.keys.tried(call, 'SCARD', P .. 'runflows:' .. name) or 0 }
+        weight = run.weight, active = run.active, flows = Keys.tried(call, 'SCARD', PREFIX .. 'runflows:' .. name) or 0 }
 end
 
 verb('runs', 'ro', function(args)
@@ -28,12 +28,12 @@ verb('runs', 'ro', function(args)
     end
     local list = {}
     local from = tonumber(cursor) or 0
-    local rows = call('ZREVRANGE', P .. 'runs', from, from + RUNS_PAGE, 'WITHSCORES') -- One more: whether there is.
+    local rows = call('ZREVRANGE', PREFIX .. 'runs', from, from + RUNS_PAGE, 'WITHSCORES') -- One more: whether there is.
     local more = #rows > 2 * RUNS_PAGE
     for i = 1, math.min(#rows, 2 * RUNS_PAGE), 2 do
         if not run_is_internal(rows[i]) then
             list[#list + 1] = view_of(rows[i], tonumber(rows[i + 1]))
         end
     end
-    return W.json({ cursor = more and text_of(from + RUNS_PAGE) or '', runs = W.array(list) })
+    return View.json({ cursor = more and text_of(from + RUNS_PAGE) or '', runs = View.array(list) })
 end)

@@ -24,12 +24,12 @@ end
 -- The longest-waiting job among the first 50 flows of a class and band.
 local function oldest(class, band)
     local first
-    for _, flow in ipairs(call('ZRANGE', P .. 'ready:' .. class .. ':' .. band, 0, 49)) do
-        local tag = call('ZRANGE', P .. 'wait:' .. flow .. ':' .. class .. ':' .. band, 0, 0)[1]
-        local id = tag and J.id_of(flow, tag)
+    for _, flow in ipairs(call('ZRANGE', PREFIX .. 'ready:' .. class .. ':' .. band, 0, 49)) do
+        local tag = call('ZRANGE', PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band, 0, 0)[1]
+        local id = tag and Job.id_of(flow, tag)
         if id then
-            local v = call('HMGET', P .. 'job:' .. id, 'queued', 'submitted')
-            local at = tonumber(v[1]) or tonumber(v[2])
+            local values = call('HMGET', PREFIX .. 'job:' .. id, 'queued', 'submitted')
+            local at = tonumber(values[1]) or tonumber(values[2])
             if at and (not first or at < first) then
                 first = at
             end
@@ -40,13 +40,13 @@ end
 
 local function classes_view(n, workers, waiting)
     local list, first = {}, nil
-    local all = call('HGETALL', P .. 'classes')
+    local all = call('HGETALL', PREFIX .. 'classes')
     for i = 1, #all, 2 do
         local class = all[i]
-        local suite, needs = W.class_of(class)
-        local view = { number = W.number(class), suite = suite, needs = needs,
-            queued = W.number(n['queued:' .. class]), delayed = W.number(n['delayed:' .. class]),
-            running = W.number(n['running:' .. class]), active = W.number(n['active:' .. class]) }
+        local suite, needs = View.class_of(class)
+        local view = { number = View.number(class), suite = suite, needs = needs,
+            queued = View.number(n['queued:' .. class]), delayed = View.number(n['delayed:' .. class]),
+            running = View.number(n['running:' .. class]), active = View.number(n['active:' .. class]) }
         for band = 0, 3 do
             local ok, at = pcall(oldest, class, band)
             if ok and at and (not first or at < first) then
@@ -56,7 +56,7 @@ local function classes_view(n, workers, waiting)
                 view.oldest_ms = math.max(view.oldest_ms or 0, NOW - at)
             end
         end
-        local reason = view.queued > 0 and W.class_waits(class, suite, needs, workers)
+        local reason = view.queued > 0 and View.why_class_waits(class, suite, needs, workers)
         if reason then
             view.why = reason
             waiting[reason] = (waiting[reason] or 0) + view.queued
@@ -69,40 +69,40 @@ end
 
 local function suites_view(workers)
     local list = {}
-    local ok, costs = pcall(call, 'HGETALL', P .. 'cost')
-    costs = R.map(ok and costs or {})
-    for _, name in ipairs(call('ZRANGE', P .. 'suites', 0, 255)) do
-        local s = R.map(call('HGETALL', P .. 'suite:' .. name))
-        list[#list + 1] = { name = name, digest = s.digest or '', needs = s.needs or '', shards = W.number(s.shards),
-            every = W.number(s.every), where = s.where or '', paused = s.paused == '1', cap = W.number(s.cap),
-            cost_s = W.number(costs[name]), offered = W.offered(name, workers) }
+    local ok, costs = pcall(call, 'HGETALL', PREFIX .. 'cost')
+    costs = Results.map(ok and costs or {})
+    for _, name in ipairs(call('ZRANGE', PREFIX .. 'suites', 0, 255)) do
+        local suite = Results.map(call('HGETALL', PREFIX .. 'suite:' .. name))
+        list[#list + 1] = { name = name, digest = suite.digest or '', needs = suite.needs or '', shards = View.number(suite.shards),
+            every = View.number(suite.every), where = suite.where or '', paused = suite.paused == '1', cap = View.number(suite.cap),
+            cost_s = View.number(costs[name]), offered = View.offered(name, workers) }
     end
     return list
 end
 
 -- Of a key of another type none: whoever writes next makes it anew.
 local function length(name)
-    local ok, entries = pcall(call, 'XLEN', P .. name)
+    local ok, entries = pcall(call, 'XLEN', PREFIX .. name)
     return ok and entries or 0
 end
 
 local function sinks_view()
     local list = {}
-    for _, need in ipairs(R.needs()) do
+    for _, need in ipairs(Results.needs()) do
         local group = need.group
         list[#list + 1] = { name = need.sink, seen_age_ms = NOW - need.seen, needs = need.low,
             pending = group and group.pending or 0, lag = group and group.lag or length('results'),
-            error = call('HGET', P .. 'sink:' .. need.sink, 'error') or '' }
+            error = call('HGET', PREFIX .. 'sink:' .. need.sink, 'error') or '' }
     end
     return list
 end
 
 local function losses_view()
     local list = {}
-    for _, text in ipairs(call('LRANGE', P .. 'loss', -100, -1)) do
+    for _, text in ipairs(call('LRANGE', PREFIX .. 'loss', -100, -1)) do
         local ok, loss = pcall(cjson.decode, text)
         if ok and type(loss) == 'table' then
-            list[#list + 1] = W.plain(loss)
+            list[#list + 1] = View.printable(loss)
         end
     end
     return list
@@ -111,7 +111,7 @@ end
 local function runs_paused(runs)
     local list = {}
     for _, run in ipairs(runs) do
-        if Q.keys.tried(call, 'HGET', P .. 'run:' .. run, 'paused') == '1' then
+        if Keys.tried(call, 'HGET', PREFIX .. 'run:' .. run, 'paused') == '1' then
             list[#list + 1] = run
         end
     end
@@ -121,34 +121,34 @@ end
 -- Keys of another type than evalq's, each in a sentence.
 local function keys_view(classes, runs)
     local list = {}
-    for _, key in ipairs(Q.keys.all_wrong(classes, runs)) do
-        list[#list + 1] = { key = P .. key.name, type = key.is, expected = key.kind }
+    for _, key in ipairs(Keys.all_wrong(classes, runs)) do
+        list[#list + 1] = { key = PREFIX .. key.name, type = key.is, expected = key.kind }
     end
     return list
 end
 
 verb('stats', 'ro', function(args)
     args_exactly(args, 0, 'none')
-    local tried = Q.keys.tried -- Of a key that is rubbish nothing is seen but that.
-    local n, meta = R.map(tried(call, 'HGETALL', P .. 'n') or {}), Q.meta()
-    local workers, waiting, classes, first = W.workers(), {}, {}, nil
+    local tried = Keys.tried -- Of a key that is rubbish nothing is seen but that.
+    local n, meta = Results.map(tried(call, 'HGETALL', PREFIX .. 'n') or {}), Queue.meta()
+    local workers, waiting, classes, first = View.workers(), {}, {}, nil
     tried(function()
         classes, first = classes_view(n, workers, waiting)
     end)
-    local due = L.due()
-    local runs = tried(call, 'ZREVRANGE', P .. 'runs', 0, 255) or {}
+    local due = Sweep.next_due()
+    local runs = tried(call, 'ZREVRANGE', PREFIX .. 'runs', 0, 255) or {}
     local totals = {}
     for _, field in ipairs({ 'submitted', 'published', 'reclaimed', 'regained', 'suspected', 'adopted', 'forgotten',
         'bad', 'bad_entries', 'losses' }) do
-        totals[field] = W.number(n[field])
+        totals[field] = View.number(n[field])
     end
-    return W.json({ now_ms = NOW, epoch = meta.epoch, build = BUILD, lease_ms = meta.lease_ms,
-        paused = { queue = meta.paused == 1, runs = W.array(runs_paused(runs)) }, states = states_of(n), totals = totals,
-        classes = W.array(classes), oldest_waiting_ms = first and NOW - first or -1,
-        due_ms = due and math.max(due - NOW, 0) or -1, workers = W.array(workers),
-        suites = W.array(tried(suites_view, workers) or {}), sinks = W.array(tried(sinks_view) or {}),
-        losses = W.array(tried(losses_view) or {}), waiting = waiting, runs = tried(call, 'ZCARD', P .. 'runs') or 0,
-        flows = tried(call, 'ZCARD', P .. 'flows') or 0,
+    return View.json({ now_ms = NOW, epoch = meta.epoch, build = BUILD, lease_ms = meta.lease_ms,
+        paused = { queue = meta.paused == 1, runs = View.array(runs_paused(runs)) }, states = states_of(n), totals = totals,
+        classes = View.array(classes), oldest_waiting_ms = first and NOW - first or -1,
+        due_ms = due and math.max(due - NOW, 0) or -1, workers = View.array(workers),
+        suites = View.array(tried(suites_view, workers) or {}), sinks = View.array(tried(sinks_view) or {}),
+        losses = View.array(tried(losses_view) or {}), waiting = waiting, runs = tried(call, 'ZCARD', PREFIX .. 'runs') or 0,
+        flows = tried(call, 'ZCARD', PREFIX .. 'flows') or 0,
         results = { length = length('results'), max = meta.results_max },
-        bad = length('bad'), keys = W.array(keys_view(#classes, runs)) })
+        bad = length('bad'), keys = View.array(keys_view(#classes, runs)) })
 end)

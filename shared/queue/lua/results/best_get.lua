@@ -15,7 +15,7 @@ Cost    O(metrics of the run).
 local NAMES_MAX = 64
 
 local function best_of(run, metric)
-    local text = metric and call('HGET', P .. 'best:' .. run, metric)
+    local text = metric and call('HGET', PREFIX .. 'best:' .. run, metric)
     local ok, best = pcall(cjson.decode, text or '')
     if not ok or type(best) ~= 'table' then
         return nil
@@ -42,9 +42,9 @@ local function why_not(run, names, found)
         for i = 1, math.min(#list, NAMES_MAX) do
             reply[2 + i] = list[i]
         end
-    elseif not call('ZSCORE', P .. 'runs', run) then
+    elseif not call('ZSCORE', PREFIX .. 'runs', run) then
         reply[2] = 'run'
-    elseif not call('ZSCORE', P .. 'sinks', 'best') then
+    elseif not call('ZSCORE', PREFIX .. 'sinks', 'best') then
         reply[2] = 'sink'
     end
     return reply
@@ -61,7 +61,7 @@ verb('best_get', 'ro', function(args)
     if metric ~= '' and not args[3] then
         return best_of(run, metric) or false
     end
-    local names = call('HKEYS', P .. 'best:' .. run)
+    local names = call('HKEYS', PREFIX .. 'best:' .. run)
     table.sort(names)
     if metric == '' then
         return best_of(run, names[1]) or (args[3] and why_not(run, names, {}) or false)

@@ -16,7 +16,7 @@ verb('best_put', 'drain', function(args)
         refuse('value must be a number, job at most 255 and checkpoint at most 2048 bytes')
     end
     integer_arg(args, 4, 0, SPAN - 1, 'step')
-    call('HSET', P .. 'best:' .. args[1], args[2],
+    call('HSET', PREFIX .. 'best:' .. args[1], args[2],
         cjson.encode({ value = args[3], step = args[4], job = args[5], checkpoint = args[6] }))
     return 'ok'
 end)

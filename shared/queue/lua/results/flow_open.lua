@@ -14,7 +14,7 @@ verb('flow_open', 'ro', function(args)
     end
     local smallest
     for _, set in ipairs({ 'open:', 'openkeep:' }) do
-        local key, from = P .. set .. args[1] .. '/' .. args[2] .. '/' .. args[3], '-inf'
+        local key, from = PREFIX .. set .. args[1] .. '/' .. args[2] .. '/' .. args[3], '-inf'
         for _ = 1, 64 do
             local place = tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
             if not place then

@@ -9,11 +9,11 @@ Cost    O(losses), at most 1,000.
 --]]
 verb('loss_forget', 'drain', function(args)
     args_exactly(args, 1, 'sink')
-    local sink = V.sink_arg(args)
-    for _, row in ipairs(call('LRANGE', P .. 'loss', 0, -1)) do
+    local sink = Results.sink_arg(args)
+    for _, row in ipairs(call('LRANGE', PREFIX .. 'loss', 0, -1)) do
         local ok, loss = pcall(cjson.decode, row)
         if not ok or type(loss) ~= 'table' or loss.sink == sink then
-            call('LREM', P .. 'loss', 1, row)
+            call('LREM', PREFIX .. 'loss', 1, row)
         end
     end
     return 'ok'

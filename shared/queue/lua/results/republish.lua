@@ -26,17 +26,17 @@ local function metric_fields(record)
 end
 
 local function put_again(row, from, to)
-    local record, ms, id, task = R.indexed(row)
+    local record, ms, id, task = Results.indexed_record(row)
     if not record or tonumber(ms) < from or tonumber(ms) > to then
         return 0
     end
-    local j = J.load(id) or J.parse(id)
+    local job = Job.load(id) or Job.parse(id)
     local fields = metric_fields(record)
-    for _, value in ipairs({ 'job', id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
-        'state', task ~= '' and 'done' or j.state or '', 'finished_ms', ms, 'record', record }) do
+    for _, value in ipairs({ 'job', id, 'task', task, 'run', job.run, 'step', job.step, 'variant', job.variant, 'suite', job.suite,
+        'state', task ~= '' and 'done' or job.state or '', 'finished_ms', ms, 'record', record }) do
         fields[#fields + 1] = value
     end
-    Q.mended('results', call, 'XADD', P .. 'results', '*', unpack(fields))
+    Queue.repairing('results', call, 'XADD', PREFIX .. 'results', '*', unpack(fields))
     return 1
 end
 
@@ -48,7 +48,7 @@ verb('republish', 'drain', function(args)
     local cursor = integer_arg(args, 2, 0, 9007199254740992, 'cursor')
     local from = integer_arg(args, 3, 0, 9007199254740992, 'from_ms')
     local to = integer_arg(args, 4, 0, 9007199254740992, 'to_ms')
-    local rows, next_cursor = R.index_rows(args[1], cursor, SLICE)
+    local rows, next_cursor = Results.index_rows(args[1], cursor, SLICE)
     local count = 0
     for _, row in ipairs(rows) do
         local ok, put = pcall(put_again, row, from, to)

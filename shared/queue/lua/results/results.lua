@@ -17,10 +17,10 @@ verb('results', 'ro', function(args)
     end
     local from = integer_arg(args, 2, 0, 9007199254740992, 'cursor')
     local count = integer_arg(args, 3, 1, 1000, 'count')
-    local rows, next_cursor = R.index_rows(args[1], from, count)
+    local rows, next_cursor = Results.index_rows(args[1], from, count)
     local reply = { next_cursor }
     for _, row in ipairs(rows) do
-        local ok, record, ms = pcall(R.indexed, row)
+        local ok, record, ms = pcall(Results.indexed_record, row)
         if ok and record then
             reply[#reply + 1] = record
             reply[#reply + 1] = ms

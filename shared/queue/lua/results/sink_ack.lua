@@ -13,8 +13,8 @@ verb('sink_ack', 'drain', function(args)
     if #args < 2 or #args > 10002 then
         refuse('expected sink last_error, then at most 10000 ids')
     end
-    local sink = V.sink_arg(args)
-    if call('ZSCORE', P .. 'sinks', sink) == false then
+    local sink = Results.sink_arg(args)
+    if call('ZSCORE', PREFIX .. 'sinks', sink) == false then
         error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
     end
     local ids = {}
@@ -25,9 +25,9 @@ verb('sink_ack', 'drain', function(args)
         ids[#ids + 1] = args[i]
     end
     for from = 1, #ids, 1000 do
-        call('XACK', P .. 'results', sink, unpack(ids, from, math.min(from + 999, #ids)))
+        call('XACK', PREFIX .. 'results', sink, unpack(ids, from, math.min(from + 999, #ids)))
     end
-    R.heard(sink, 'error', W.plain(args[2]):sub(1, 512))
-    R.trim()
+    Results.sink_called(sink, 'error', View.printable(args[2]):sub(1, 512))
+    Results.trim()
     return 'ok'
 end)

@@ -7,7 +7,7 @@ ARGV[1] sink   1 to 64 of [A-Za-z0-9._-], at most 64 sinks
 Returns "ok".
 Cost    O(1).
 --]]
-function V.sink_arg(args)
+function Results.sink_arg(args)
     if not name_ok(args[1], 64) then
         refuse('sink must be 1 to 64 of [A-Za-z0-9._-]')
     end
@@ -16,15 +16,15 @@ end
 
 verb('sink_open', 'drain', function(args)
     args_exactly(args, 1, 'sink')
-    local sink = V.sink_arg(args)
-    if call('ZSCORE', P .. 'sinks', sink) == false and call('ZCARD', P .. 'sinks') >= 64 then
+    local sink = Results.sink_arg(args)
+    if call('ZSCORE', PREFIX .. 'sinks', sink) == false and call('ZCARD', PREFIX .. 'sinks') >= 64 then
         refuse('64 sinks are registered; remove one first')
     end
-    local ok, problem = pcall(Q.mended, 'results', call, 'XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
+    local ok, problem = pcall(Queue.repairing, 'results', call, 'XGROUP', 'CREATE', PREFIX .. 'results', sink, '0', 'MKSTREAM')
     if not ok and not error_text(problem):find('BUSYGROUP') then
         error(problem, 0)
     end
-    call('ZADD', P .. 'sinks', 'NX', NOW, sink)
-    R.heard(sink)
+    call('ZADD', PREFIX .. 'sinks', 'NX', NOW, sink)
+    Results.sink_called(sink)
     return 'ok'
 end)

@@ -9,10 +9,10 @@ Cost    what it alone held back is trimmed, at most 10,000 entries.
 --]]
 verb('sink_remove', 'drain', function(args)
     args_exactly(args, 1, 'sink')
-    local sink = V.sink_arg(args)
-    call('ZREM', P .. 'sinks', sink)
-    call('UNLINK', P .. 'sink:' .. sink)
-    redis.pcall('XGROUP', 'DESTROY', P .. 'results', sink)
-    R.trim()
+    local sink = Results.sink_arg(args)
+    call('ZREM', PREFIX .. 'sinks', sink)
+    call('UNLINK', PREFIX .. 'sink:' .. sink)
+    redis.pcall('XGROUP', 'DESTROY', PREFIX .. 'results', sink)
+    Results.trim()
     return 'ok'
 end)

@@ -9,12 +9,12 @@ Cost    O(pending).
 --]]
 verb('sink_replay', 'drain', function(args)
     args_exactly(args, 1, 'sink')
-    local sink = V.sink_arg(args)
-    if call('ZSCORE', P .. 'sinks', sink) == false then
+    local sink = Results.sink_arg(args)
+    if call('ZSCORE', PREFIX .. 'sinks', sink) == false then
         error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
     end
-    redis.pcall('XGROUP', 'DESTROY', P .. 'results', sink)
-    Q.mended('results', call, 'XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
-    R.heard(sink)
+    redis.pcall('XGROUP', 'DESTROY', PREFIX .. 'results', sink)
+    Queue.repairing('results', call, 'XGROUP', 'CREATE', PREFIX .. 'results', sink, '0', 'MKSTREAM')
+    Results.sink_called(sink)
     return 'ok'
 end)

@@ -11,17 +11,17 @@ Cost    O(1).
 --]]
 verb('sink_serve', 'drain', function(args)
     args_exactly(args, 3, 'sink logger place')
-    local sink = V.sink_arg(args)
+    local sink = Results.sink_arg(args)
     if not name_ok(args[2], 64) then
         refuse('logger must be 1 to 64 of [A-Za-z0-9._-]')
     end
-    if call('ZSCORE', P .. 'sinks', sink) == false then
+    if call('ZSCORE', PREFIX .. 'sinks', sink) == false then
         error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
     end
-    local last = call('HMGET', P .. 'sink:' .. sink, 'logger', 'place')
-    local place = W.plain(args[3]):sub(1, 512)
+    local last = call('HMGET', PREFIX .. 'sink:' .. sink, 'logger', 'place')
+    local place = View.printable(args[3]):sub(1, 512)
     if last[1] ~= args[2] or last[2] ~= place then -- Who is alone says it again and again: nothing is written for that.
-        call('HSET', P .. 'sink:' .. sink, 'logger', args[2], 'place', place)
+        call('HSET', PREFIX .. 'sink:' .. sink, 'logger', args[2], 'place', place)
     end
     return { last[1] or '', last[2] or '' }
 end)

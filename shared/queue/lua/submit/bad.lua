@@ -12,7 +12,7 @@ Cost    O(1); at most 16 entries are compared.
 verb('bad', 'drain', function(args)
     args_exactly(args, 2, 'bytes reason')
     local reason, data = args[2]:sub(1, 200), args[1]:sub(1, 4096)
-    for _, entry in ipairs(call('XREVRANGE', P .. 'bad', '+', '-', 'COUNT', 16)) do
+    for _, entry in ipairs(call('XREVRANGE', PREFIX .. 'bad', '+', '-', 'COUNT', 16)) do
         local fields = {}
         for i = 1, #entry[2], 2 do
             fields[entry[2][i]] = entry[2][i + 1]
@@ -21,6 +21,6 @@ verb('bad', 'drain', function(args)
             return 'ok'
         end
     end
-    Q.bad('', args[2], args[1])
+    Queue.add_bad('', args[2], args[1])
     return 'ok'
 end)

@@ -22,7 +22,7 @@ local function bytes_before(a, b)
 end
 
 -- Canonical text of a message's needs, as classes are keyed.
-function V.needs_text(needs)
+function Submit.needs_text(needs)
     local parts = {}
     if type(needs) ~= 'table' then
         refuse('needs must be an object of gpus, gpu_memory_bytes and labels')
@@ -121,7 +121,7 @@ verb('put', 'submit', function(args)
         end
     end
     local needs = given.needs
-    local text = needs and V.needs_text(needs) or ''
+    local text = needs and Submit.needs_text(needs) or ''
     if needs then
         message.needs = { gpus = needs.gpus or 0, gpu_memory_bytes = needs.gpu_memory_bytes or 0 }
         if needs.labels and #needs.labels > 0 then
@@ -132,13 +132,13 @@ verb('put', 'submit', function(args)
     if type(delay) ~= 'number' then
         refuse('delay_ms must be a number')
     end
-    local s, wrong = V.submit_read({ message.run, text_of(message.session_ms or 0), text_of(message.step),
+    local submit, wrong = Submit.read({ message.run, text_of(message.session_ms or 0), text_of(message.step),
         message.variant, message.suite, tostring(message.policy), text_of(message.priority or 2),
         message.keep and '1' or '0', message.fingerprint or '', needs and '1' or '0', text, text_of(delay),
         cmsgpack.pack(message) }, 1)
-    if not s then
+    if not submit then
         return { 'refused', wrong }
     end
-    ARGS = { s.base } -- What the call is about, in words.
-    return V.submit_one(s)
+    ARGS = { submit.base } -- What the call is about, in words.
+    return Submit.one(submit)
 end)

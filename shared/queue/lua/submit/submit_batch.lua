@@ -11,13 +11,13 @@ Cost    n times submit's; plain submits of one flow share their look-ups and the
 --]]
 verb('submit_batch', 'submit', function(args)
     local n = integer_arg(args, 1, 1, 500, 'n')
-    args_exactly(args, 1 + n * V.SUBMIT_ARGS, 'n, then n times submit\'s')
-    local c = V.plain.read(args, 2, n)
+    args_exactly(args, 1 + n * Submit.ARGS_COUNT, 'n, then n times submit\'s')
+    local batch = PlainSubmits.read(args, 2, n)
     for i = 1, n do
-        if not c.replies[i] and not V.plain.take(c, i) then
-            V.plain.other(c, i)
+        if not batch.replies[i] and not PlainSubmits.take(batch, i) then
+            PlainSubmits.other(batch, i)
         end
     end
-    V.plain.write(c)
-    return c.replies
+    PlainSubmits.write(batch)
+    return batch.replies
 end)

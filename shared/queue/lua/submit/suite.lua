@@ -28,30 +28,30 @@ verb('suite', 'drain', function(args)
         refuse('mode must be register or replace')
     end
     local shards, every = integer_arg(args, 4, 1, 1024, 'shards'), integer_arg(args, 5, 1, SPAN - 1, 'every')
-    local key = P .. 'suite:' .. name
+    local key = PREFIX .. 'suite:' .. name
     local old = call('HMGET', key, 'digest', 'where', 'needs')
     if old[1] and old[1] ~= digest and mode == 'register' then
         return { 'conflict', old[1], old[2] or '' }
     end
-    local class = F.class_make(name, '*')
+    local class = Flow.make_class(name, '*')
     if not class then
-        refuse(V.CLASSES_FULL)
+        refuse(Submit.CLASSES_FULL)
     end
     if old[3] ~= needs then
-        Q.meta_set('classes_version', Q.meta().classes_version + 1)
+        Queue.set_meta('classes_version', Queue.meta().classes_version + 1)
     end
     call('HSET', key, 'digest', digest, 'needs', needs, 'shards', shards, 'every', every, 'definition', args[6],
         'where', where, 'class', class, 'at', NOW)
-    call('ZADD', P .. 'suites', NOW, name)
+    call('ZADD', PREFIX .. 'suites', NOW, name)
     if every > 1 then
-        call('HSET', P .. 'class', 'every:' .. name, every)
+        call('HSET', PREFIX .. 'class', 'every:' .. name, every)
     else
-        call('HDEL', P .. 'class', 'every:' .. name)
+        call('HDEL', PREFIX .. 'class', 'every:' .. name)
     end
     if worker ~= '' then
-        call('ZADD', P .. 'offers:' .. name, NOW, worker)
-        call('ZREMRANGEBYRANK', P .. 'offers:' .. name, 0, -1001)
+        call('ZADD', PREFIX .. 'offers:' .. name, NOW, worker)
+        call('ZREMRANGEBYRANK', PREFIX .. 'offers:' .. name, 0, -1001)
     end
-    F.wake(class)
+    Flow.wake(class)
     return { 'ok', class }
 end)

@@ -10,26 +10,26 @@ Returns "cancelled"; "running": left alone; {"ended", state}: it had; or "not_fo
 Cost    O(log n); at most 1000 open tickets are looked at for others of the same job.
 --]]
 local function ticket_end(id, ticket, reason)
-    for _, other in ipairs(call('ZRANGE', P .. 'ticketopen', 0, 10 * SLICE - 1)) do
-        local v = other ~= ticket and call('HMGET', P .. 'ticket:' .. other, 'job', 'other', 'cancelled') or {}
-        if (v[1] == id or v[2] == id) and not v[3] then
+    for _, other in ipairs(call('ZRANGE', PREFIX .. 'ticketopen', 0, 10 * SLICE - 1)) do
+        local values = other ~= ticket and call('HMGET', PREFIX .. 'ticket:' .. other, 'job', 'other', 'cancelled') or {}
+        if (values[1] == id or values[2] == id) and not values[3] then
             return
         end
     end
-    local j = J.load(id)
-    if j and J.sane(j) and OPEN[j.state] then
-        J.cancel(j, 'cancelled', reason)
+    local job = Job.load(id)
+    if job and Job.is_sane(job) and OPEN[job.state] then
+        Job.cancel(job, 'cancelled', reason)
     end
 end
 
 verb('ticket_cancel', 'drain', function(args)
     args_exactly(args, 3, 'ticket running reason')
     local id = label_arg(args, 1, 64, 'ticket')
-    local v = call('HMGET', P .. 'ticket:' .. id, 'job', 'other', 'cancelled')
-    if not v[1] then
+    local values = call('HMGET', PREFIX .. 'ticket:' .. id, 'job', 'other', 'cancelled')
+    if not values[1] then
         return 'not_found'
     end
-    local state, mine, other = V.ticket_state({ job = v[1], other = v[2], cancelled = v[3] })
+    local state, mine, other = Ticket.state({ job = values[1], other = values[2], cancelled = values[3] })
     if not OPEN[state] then
         return { 'ended', state }
     end
@@ -37,11 +37,11 @@ verb('ticket_cancel', 'drain', function(args)
         return 'running'
     end
     local reason = args[3] ~= '' and short_text(args[3]) or 'cancelled by hand'
-    call('HSET', P .. 'ticket:' .. id, 'cancelled', NOW_TEXT)
-    ticket_end(v[1], id, reason)
-    if v[2] and v[2] ~= '' then
-        ticket_end(v[2], id, reason)
+    call('HSET', PREFIX .. 'ticket:' .. id, 'cancelled', NOW_TEXT)
+    ticket_end(values[1], id, reason)
+    if values[2] and values[2] ~= '' then
+        ticket_end(values[2], id, reason)
     end
-    V.ticket_look(id)
+    Ticket.check(id)
     return 'cancelled'
 end)

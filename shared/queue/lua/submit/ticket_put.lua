@@ -13,19 +13,19 @@ Cost    O(log n); at most 100 looks at older tickets.
 verb('ticket_put', 'grow', function(args)
     args_exactly(args, 4, 'ticket job other request')
     local id = label_arg(args, 1, 64, 'ticket')
-    if not J.parse(args[2]) or (args[3] ~= '' and not J.parse(args[3])) then
+    if not Job.parse(args[2]) or (args[3] ~= '' and not Job.parse(args[3])) then
         refuse('\'' .. args[2]:sub(1, 60) .. '\' and \'' .. args[3]:sub(1, 60) .. '\' must be ids of jobs')
     end
     if #args[4] > 65536 then
         refuse('a request of ' .. #args[4] .. ' bytes, allowed 65536')
     end
-    local key = P .. 'ticket:' .. id
+    local key = PREFIX .. 'ticket:' .. id
     if call('EXISTS', key) == 0 then
-        local position = V.ticket_position(nil)
+        local position = Ticket.position(nil)
         call('HSET', key, 'job', args[2], 'other', args[3], 'at', NOW_TEXT, 'request', args[4])
-        call('ZADD', P .. 'ticketopen', NOW, id)
-        Q.bump('tickets', 1)
+        call('ZADD', PREFIX .. 'ticketopen', NOW, id)
+        Queue.bump('tickets', 1)
         return { 'ok', position }
     end
-    return { 'ok', V.ticket_position(call('ZRANK', P .. 'ticketopen', id) or nil) }
+    return { 'ok', Ticket.position(call('ZRANK', PREFIX .. 'ticketopen', id) or nil) }
 end)

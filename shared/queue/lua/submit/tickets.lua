@@ -12,8 +12,8 @@ verb('tickets', 'drain', function(args)
     args_exactly(args, 1, 'count')
     local count = integer_arg(args, 1, 1, 1000, 'count')
     local listed, ended = {}, { done = 0, dead = 0 }
-    for _, id in ipairs(call('ZRANGE', P .. 'ticketopen', 0, count - 1)) do
-        local state = V.ticket_look(id)
+    for _, id in ipairs(call('ZRANGE', PREFIX .. 'ticketopen', 0, count - 1)) do
+        local state = Ticket.check(id)
         if OPEN[state] then
             listed[#listed + 1] = id
             listed[#listed + 1] = state
@@ -21,8 +21,8 @@ verb('tickets', 'drain', function(args)
             ended[state] = ended[state] + 1 -- Counted in this call: written at its end.
         end
     end
-    local n = call('HMGET', P .. 'n', 'tickets_done', 'tickets_dead')
-    local reply = { text_of(call('ZCARD', P .. 'ticketopen')), text_of((tonumber(n[1]) or 0) + ended.done),
+    local n = call('HMGET', PREFIX .. 'n', 'tickets_done', 'tickets_dead')
+    local reply = { text_of(call('ZCARD', PREFIX .. 'ticketopen')), text_of((tonumber(n[1]) or 0) + ended.done),
         text_of((tonumber(n[2]) or 0) + ended.dead) }
     for _, word in ipairs(listed) do
         reply[#reply + 1] = word

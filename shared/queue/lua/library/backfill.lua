@@ -3,28 +3,25 @@ The policy `backfill`: a step newer than any ever taken, else the waiting step n
 taken steps, so that the curve is evenly resolved at any time. Gaps lie in one session each; a gap's entry may be out of
 date (its steps taken or gone) and is put right when it comes up: a bounded number of times a call.
 --]]
-F.backfill = {}
-local B = F.backfill
-
 local function gaps_key(flow, class, band)
-    return P .. 'gaps:' .. flow .. ':' .. class .. ':' .. band
+    return PREFIX .. 'gaps:' .. flow .. ':' .. class .. ':' .. band
 end
 
 -- The taken places around one place in its session, both included; 0 and nil where there is none.
 local function around(flow, place)
     local base = place - place % SPAN
-    local taken = P .. 'taken:' .. flow
+    local taken = PREFIX .. 'taken:' .. flow
     local below = call('ZREVRANGEBYSCORE', taken, text_of(place), text_of(base), 'LIMIT', 0, 1)[1]
     local above = call('ZRANGEBYSCORE', taken, text_of(place), '(' .. text_of(base + SPAN), 'LIMIT', 0, 1)[1]
     return tonumber(below) or base, tonumber(above)
 end
 
 -- Notes the gap that holds a waiting place. A gap without an upper end reaches to that place.
-function B.note(flow, class, band, place)
+function Backfill.note(flow, class, band, place)
     local low, high = around(flow, place)
     if high == low then
         high = nil -- The step itself was taken before: a retry; the gap above it holds it at its edge.
-        local next_up = call('ZRANGEBYSCORE', P .. 'taken:' .. flow, '(' .. text_of(place),
+        local next_up = call('ZRANGEBYSCORE', PREFIX .. 'taken:' .. flow, '(' .. text_of(place),
             '(' .. text_of(place - place % SPAN + SPAN), 'LIMIT', 0, 1)[1]
         high = tonumber(next_up)
     end
@@ -50,13 +47,13 @@ local function nearest(wait, low, high)
 end
 
 -- Marks a place as taken and splits its gap.
-function B.take(flow, class, band, place)
+function Backfill.take(flow, class, band, place)
     local low, high = around(flow, place)
-    local taken = P .. 'taken:' .. flow
+    local taken = PREFIX .. 'taken:' .. flow
     if call('ZADD', taken, text_of(place), text_of(place)) == 0 then
         return
     end
-    local gaps, wait = gaps_key(flow, class, band), P .. 'wait:' .. flow .. ':' .. class .. ':' .. band
+    local gaps, wait = gaps_key(flow, class, band), PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band
     call('ZREM', gaps, text_of(low) .. ':' .. (high and text_of(high) or ''))
     for _, gap in ipairs({ { low, place }, { place, high } }) do
         local top = gap[2] or (place - place % SPAN + SPAN - 1)
@@ -71,7 +68,7 @@ end
 -- A step taken inside a gap: then it is none any more; nil: it is still one.
 local function gap_cut(flow, low, high)
     local base = low - low % SPAN
-    return call('ZRANGEBYSCORE', P .. 'taken:' .. flow, '(' .. text_of(low),
+    return call('ZRANGEBYSCORE', PREFIX .. 'taken:' .. flow, '(' .. text_of(low),
         high and '(' .. text_of(high) or '(' .. text_of(base + SPAN), 'LIMIT', 0, 1)[1]
 end
 
@@ -96,15 +93,15 @@ local function gap_true(flow, gaps, member, low, high, wait)
 end
 
 -- Takes one entry off the waiting set: its tag, or nil when the set is empty.
-function B.pop(flow, class, band)
-    local wait = P .. 'wait:' .. flow .. ':' .. class .. ':' .. band
+function Backfill.pop(flow, class, band)
+    local wait = PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band
     local gaps = gaps_key(flow, class, band)
     local newest = call('ZREVRANGE', wait, 0, 0, 'WITHSCORES')
     if not newest[1] then
         call('UNLINK', gaps)
         return nil
     end
-    local top = tonumber(call('HGET', P .. 'flow:' .. flow, 'taken_top')) or -1
+    local top = tonumber(call('HGET', PREFIX .. 'flow:' .. flow, 'taken_top')) or -1
     local tag, place = newest[1], tonumber(newest[2])
     if place <= top then
         for _ = 1, 4 * FEW do
@@ -125,18 +122,18 @@ function B.pop(flow, class, band)
         end
     end
     call('ZREM', wait, tag)
-    B.take(flow, class, band, place)
+    Backfill.take(flow, class, band, place)
     if place > top then
-        call('HSET', P .. 'flow:' .. flow, 'taken_top', text_of(place))
+        call('HSET', PREFIX .. 'flow:' .. flow, 'taken_top', text_of(place))
     end
     return tag
 end
 
 -- What pop() would take, and nothing written: nil also where a gap must be put right before that is known.
-function B.peek(flow, class, band)
-    local wait = P .. 'wait:' .. flow .. ':' .. class .. ':' .. band
+function Backfill.peek(flow, class, band)
+    local wait = PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band
     local newest = call('ZREVRANGE', wait, 0, 0, 'WITHSCORES')
-    local top = tonumber(call('HGET', P .. 'flow:' .. flow, 'taken_top')) or -1
+    local top = tonumber(call('HGET', PREFIX .. 'flow:' .. flow, 'taken_top')) or -1
     if not newest[1] or tonumber(newest[2]) > top then
         return newest[1]
     end

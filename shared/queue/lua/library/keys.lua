@@ -2,8 +2,6 @@
 Keys of another type than evalq's, written by hand: what Redis says of one does not name it. It is looked for where a call has
 failed of it, and for `stats`.
 --]]
-Q.keys = {}
-
 -- The queue's own: with these, and the ready sets, a job moves, whatever its run.
 local MOVING = { meta = 'hash', n = 'hash', class = 'hash', classes = 'hash', block = 'hash', delayed = 'zset', sharded = 'zset' }
 -- What else is the queue's own; most is made anew by whoever needs it.
@@ -21,7 +19,7 @@ local LOOKED_AT = 64 -- Of a call's arguments.
 
 -- Name, what it is and what it should be, where the key is there and of another type. Users of before may not ask.
 local function wrong(name, kind)
-    local may, reply = pcall(call, 'TYPE', P .. name)
+    local may, reply = pcall(call, 'TYPE', PREFIX .. name)
     local is = may and reply.ok or 'none'
     if is ~= 'none' and is ~= kind then
         return { name = name, is = is, kind = kind }
@@ -54,7 +52,7 @@ end
 
 -- Where jobs of a flow wait, in the classes of its suite.
 local function wrong_waiting(flow)
-    for _, class in ipairs(F.suite_classes(match(flow, '[^/]+$'))) do
+    for _, class in ipairs(Flow.suite_classes(match(flow, '[^/]+$'))) do
         for band = 0, 3 do
             local suffix = flow .. ':' .. class .. ':' .. band
             local found = wrong('wait:' .. suffix, 'zset') or wrong('begun:' .. suffix, 'zset')
@@ -68,7 +66,7 @@ end
 
 -- Of what a word names: a job or flow, else perhaps a run, suite or sink.
 local function wrong_of(word)
-    local key = J.parse(word)
+    local key = Job.parse(word)
     local flow = key and key.flow or match(word, '^[^/]+/[^/]+/[^/]+$')
     if flow then
         return wrong_among(OF_RUN, match(flow, '^[^/]+')) or wrong_among(OF_SUITE, match(flow, '[^/]+$')) or
@@ -88,7 +86,7 @@ end
 
 local moving_found -- Looked for once a call; false: none.
 
-function Q.keys.begin()
+function Keys.begin()
     moving_found = nil
 end
 
@@ -115,7 +113,7 @@ end
 A sentence for an error of that kind. Where one of the queue's own keys keeps a submit out it may be repeated until somebody has
 removed the key, so that no checkpoint is lost; a worker's word of one attempt must not keep those of the others waiting.
 --]]
-function Q.keys.explain(text, about)
+function Keys.explain(text, about)
     local own = moving()
     local found = own or of_call(about)
     if not found then
@@ -126,20 +124,21 @@ function Q.keys.explain(text, about)
         return text
     end
     local again = own and (KIND == 'submit' or KIND == 'grow' or own.name == 'meta')
-    return (again and 'EVQ_RETRY' or 'EVQ_CORRUPT') .. ' the key ' .. P .. found.name .. ' is a ' .. found.is .. ', not the ' ..
+    return (again and 'EVQ_RETRY' or 'EVQ_CORRUPT') .. ' the key ' .. PREFIX .. found.name .. ' is a ' .. found.is ..
+        ', not the ' ..
         found.kind .. ' that evalq keeps there: what needs it stands still until it is removed'
 end
 
 --[[
 Whether an error is of a key that all jobs move with: then none is set aside for it.
 --]]
-function Q.keys.blameless(problem)
+function Keys.blameless(problem)
     return wrong_type(problem) and moving() and true or false
 end
 
 -- Does f; what fails of a key of another type is left for later, and `stats` names the key.
-function Q.keys.tried(f, ...)
-    local ok, problem = pcall(f, ...)
+function Keys.tried(action, ...)
+    local ok, problem = pcall(action, ...)
     if not ok and not wrong_type(problem) then
         error(problem, 0)
     end
@@ -147,7 +146,7 @@ function Q.keys.tried(f, ...)
 end
 
 -- For `stats`: those of another type among the queue's own, the ready sets of its classes and the given runs.
-function Q.keys.all_wrong(classes, runs)
+function Keys.all_wrong(classes, runs)
     local list = {}
     for _, kinds in ipairs({ MOVING, OTHER }) do
         for name, kind in pairs(kinds) do

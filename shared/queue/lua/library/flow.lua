@@ -12,7 +12,7 @@ local RUN_INDEX = {
         if field ~= 'weight' and not BANDS[match(field, '^vt:(.)$') or ''] then
             return nil
         end
-        local value = tonumber(call('HGET', P .. 'run:' .. rawget(record, 'name'), field)) or (field == 'weight' and 100 or 0)
+        local value = tonumber(call('HGET', PREFIX .. 'run:' .. rawget(record, 'name'), field)) or (field == 'weight' and 100 or 0)
         rawset(record, field, value)
         return value
     end,
@@ -32,39 +32,40 @@ end
 What is needed of a run, read once a call; counts and virtual times are written at its end. band: of a claim, which will want
 that virtual time and the weight.
 --]]
-function F.run(run, band)
+function Flow.run(run, band)
     local record = RUNS[run]
     if record then
         return record
     end
-    local v, time
+    local values, time
     if band then
         time = VT_FIELD[band]
-        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight')
+        values = call('HMGET', PREFIX .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight')
     elseif CLAIMS then -- A complete before its claim.
         time = VT_FIELD[2]
-        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight', 'n:done')
+        values = call('HMGET', PREFIX .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight',
+            'n:done')
     else
-        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', 'n:done', 'paused', 'cap')
+        values = call('HMGET', PREFIX .. 'run:' .. run, 'active', 'n:queued', 'n:running', 'n:done', 'paused', 'cap')
     end
-    record = { name = run, paused = v[5] == '1', cap = v[6] and tonumber(v[6]) or 0, touched = false, moved = false,
+    record = { name = run, paused = values[5] == '1', cap = values[6] and tonumber(values[6]) or 0, touched = false, moved = false,
         active = 0, ['was active'] = 0, ['n:queued'] = 0, ['was n:queued'] = 0, ['n:running'] = 0, ['was n:running'] = 0,
         ['n:done'] = false }
     local bumps = RUN_BUMPS[run]
-    count_read(record, 'active', v[1], bumps)
-    count_read(record, 'n:queued', v[2], bumps)
-    count_read(record, 'n:running', v[3], bumps)
+    count_read(record, 'active', values[1], bumps)
+    count_read(record, 'n:queued', values[2], bumps)
+    count_read(record, 'n:running', values[3], bumps)
     if time then
-        record[time], record.weight = v[4] and tonumber(v[4]) or 0, v[7] and tonumber(v[7]) or 100
+        record[time], record.weight = values[4] and tonumber(values[4]) or 0, values[7] and tonumber(values[7]) or 100
     end
     if not band then
-        count_read(record, 'n:done', time and v[8] or not time and v[4], bumps)
+        count_read(record, 'n:done', time and values[8] or not time and values[4], bumps)
     end
     RUNS[run] = setmetatable(record, RUN_INDEX)
     return record
 end
 
-function F.run_bump(run, field, delta)
+function Flow.bump_run(run, field, delta)
     local record = RUNS[run]
     if record and RUN_BEFORE[field] and record[field] then
         record[field], record.touched = record[field] + delta, true
@@ -78,26 +79,26 @@ function F.run_bump(run, field, delta)
     bumps[field] = (bumps[field] or 0) + delta
 end
 
-function F.blocked(run)
+function Flow.is_blocked(run)
     return run.paused or (run.cap > 0 and run.active >= run.cap)
 end
 
 -- Neither paused nor capped: the end of a job that ran changes nothing for those that wait.
-function F.run_free(name)
-    local run = F.run(name)
+function Flow.is_unlimited(name)
+    local run = Flow.run(name)
     return not run.paused and run.cap == 0
 end
 
-function F.wake(class)
-    Q.mended('wake:' .. class, call, 'ZADD', P .. 'wake:' .. class, '0', '0')
+function Flow.wake(class)
+    Queue.repairing('wake:' .. class, call, 'ZADD', PREFIX .. 'wake:' .. class, '0', '0')
 end
 
 --[[
 retag: the flow was just served and takes its new place in the line; waiting: the caller just put a job there. Returns whether
 the flow is ready, and whether it had been before: a claim finds out by itself whether its run may be served.
 --]]
-function F.settle(flow, class, band, retag, waiting)
-    local ready, seen = P .. 'ready:' .. class .. ':' .. band, FLOWS[flow]
+function Flow.settle(flow, class, band, retag, waiting)
+    local ready, seen = PREFIX .. 'ready:' .. class .. ':' .. band, FLOWS[flow]
     if waiting and ((seen and seen.ready == ready) or call('ZSCORE', ready, flow)) then
         if seen then
             seen.ready = ready -- For the submits to it that follow in this call.
@@ -105,19 +106,19 @@ function F.settle(flow, class, band, retag, waiting)
         return true, true
     end
     local name = match(flow, '^[^/]+')
-    local run = F.run(name, waiting and band) -- Where it is not ready yet its virtual time is wanted.
+    local run = Flow.run(name, waiting and band) -- Where it is not ready yet its virtual time is wanted.
     retag = retag or waiting -- It is not there: it takes a place too.
     if not waiting then
         local suffix = flow .. ':' .. class .. ':' .. band
-        waiting = call('EXISTS', P .. 'wait:' .. suffix, P .. 'begun:' .. suffix) > 0
+        waiting = call('EXISTS', PREFIX .. 'wait:' .. suffix, PREFIX .. 'begun:' .. suffix) > 0
     end
     local limited = run.paused or run.cap > 0
-    if waiting and not F.blocked(run) then
+    if waiting and not Flow.is_blocked(run) then
         if retag or not call('ZSCORE', ready, flow) then
             call('ZADD', ready, number_text(max(run[VT_FIELD[band]], META[CLOCK_FIELD[band]])), flow)
         end
         if limited then
-            call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+            call('SREM', PREFIX .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
         end
         return true, false
     end
@@ -126,56 +127,56 @@ function F.settle(flow, class, band, retag, waiting)
         seen.ready = false
     end
     if waiting then
-        call('SADD', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+        call('SADD', PREFIX .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
     elseif limited then
-        call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+        call('SREM', PREFIX .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
     end
     return false, false
 end
 
 -- Flows that a cap or a pause had parked come back, a slice a call; `unpark` remembers runs that have more.
-function F.unpark(name)
-    local key = P .. 'parked:' .. name
-    if F.blocked(F.run(name)) then
+function Flow.unpark(name)
+    local key = PREFIX .. 'parked:' .. name
+    if Flow.is_blocked(Flow.run(name)) then
         return -- Later: whatever frees the run comes here again.
     end
     for _, member in ipairs(call('SPOP', key, SLICE)) do
         local class, band, flow = member:match('^(%d+):([0-3]):(.+)$')
-        if flow and (F.settle(flow, class, band)) then
-            F.wake(class)
+        if flow and (Flow.settle(flow, class, band)) then
+            Flow.wake(class)
         end
     end
     if call('SCARD', key) > 0 then
-        call('SADD', P .. 'unpark', name)
+        call('SADD', PREFIX .. 'unpark', name)
     else
-        call('SREM', P .. 'unpark', name)
+        call('SREM', PREFIX .. 'unpark', name)
     end
 end
 
 -- A slot of the run came free: only a run with a cap can have flows that waited for it.
-function F.run_freed(name)
-    local run = F.run(name)
-    if run.cap > 0 and not F.blocked(run) then
-        F.unpark(name)
+function Flow.slot_freed(name)
+    local run = Flow.run(name)
+    if run.cap > 0 and not Flow.is_blocked(run) then
+        Flow.unpark(name)
     end
 end
 
 local function cost_read(suite)
     local cost = COSTS[suite]
     if not cost then
-        cost = { seconds = tonumber(Q.mended('cost', call, 'HGET', P .. 'cost', suite)), learned = false }
+        cost = { seconds = tonumber(Queue.repairing('cost', call, 'HGET', PREFIX .. 'cost', suite)), learned = false }
         COSTS[suite] = cost
     end
     return cost
 end
 
 -- Seconds that a job of the suite takes, for fairness.
-function F.cost(suite)
+function Flow.cost(suite)
     return math.min(max(cost_read(suite).seconds or 1, 1), 86400)
 end
 
 -- Learned from attempts of a second or more, and written at the end of the call. started: as text, or what is none.
-function F.cost_learn(suite, started)
+function Flow.learn_cost(suite, started)
     local seconds = floor((NOW - (started and tonumber(started) or NOW)) / 1000)
     if seconds >= 1 then
         local cost = cost_read(suite)
@@ -185,17 +186,17 @@ function F.cost_learn(suite, started)
 end
 
 -- Which classes may not be claimed: those of suites that are paused or at their cap.
-function F.suite_settle(suite)
-    local v = call('HMGET', P .. 'suite:' .. suite, 'paused', 'cap')
-    local cap = tonumber(v[2]) or 0
-    local classes = F.suite_classes(suite)
+function Flow.settle_suite(suite)
+    local values = call('HMGET', PREFIX .. 'suite:' .. suite, 'paused', 'cap')
+    local cap = tonumber(values[2]) or 0
+    local classes = Flow.suite_classes(suite)
     local reason
-    if v[1] == '1' then
+    if values[1] == '1' then
         reason = 'paused'
     elseif cap > 0 then
         local active = 0
         for _, class in ipairs(classes) do
-            active = active + (tonumber(call('HGET', P .. 'n', 'active:' .. class)) or 0) +
+            active = active + (tonumber(call('HGET', PREFIX .. 'n', 'active:' .. class)) or 0) +
                 (BUMPS['active:' .. class] or 0)
         end
         if active >= cap then
@@ -204,22 +205,22 @@ function F.suite_settle(suite)
     end
     for _, class in ipairs(classes) do
         if reason then
-            call('HSET', P .. 'block', class, reason)
-        elseif call('HDEL', P .. 'block', class) == 1 then
-            F.wake(class)
+            call('HSET', PREFIX .. 'block', class, reason)
+        elseif call('HDEL', PREFIX .. 'block', class) == 1 then
+            Flow.wake(class)
         end
     end
 end
 
-function F.suite_active(suite)
-    if Q.meta().suites_limited > 0 then
-        F.suite_settle(suite)
+function Flow.suite_changed(suite)
+    if Queue.meta().suites_limited > 0 then
+        Flow.settle_suite(suite)
     end
 end
 
-function F.suite_classes(suite)
+function Flow.suite_classes(suite)
     local list = {}
-    local all = call('HGETALL', P .. 'classes')
+    local all = call('HGETALL', PREFIX .. 'classes')
     for i = 1, #all, 2 do
         if all[i + 1]:match('^(%S+)') == suite then
             list[#list + 1] = all[i]
@@ -232,19 +233,19 @@ end
 The class of (suite, needs); needs "*": as the suite's workers registered it, now or later. Returns its number as
 text, and the suite's `every`; number nil: there are 64 classes and none of them is idle.
 --]]
-function F.class(suite, needs)
+function Flow.class(suite, needs)
     local name = suite .. ' ' .. needs
     local known = CLASSES[name]
     if not known then
-        local v = call('HMGET', P .. 'class', name, 'every:' .. suite)
-        known = { number = v[1] or nil, every = v[2] and tonumber(v[2]) or 1 }
+        local values = call('HMGET', PREFIX .. 'class', name, 'every:' .. suite)
+        known = { number = values[1] or nil, every = values[2] and tonumber(values[2]) or 1 }
         CLASSES[name] = known
     end
     return known.number, known.every, name
 end
 
-function F.class_free()
-    local used = call('HGETALL', P .. 'classes')
+function Flow.free_class()
+    local used = call('HGETALL', PREFIX .. 'classes')
     if #used / 2 < CLASSES_MAX then
         local taken = {}
         for i = 1, #used, 2 do
@@ -261,57 +262,57 @@ function F.class_free()
         local suite = name:match('^(%S+)') or ''
         local open = 0
         for _, state in ipairs({ 'queued:', 'delayed:', 'running:', 'active:' }) do
-            open = open + (tonumber(call('HGET', P .. 'n', state .. class)) or 0) + (BUMPS[state .. class] or 0)
+            open = open + (tonumber(call('HGET', PREFIX .. 'n', state .. class)) or 0) + (BUMPS[state .. class] or 0)
         end
-        if open == 0 and (not name:find(' %*$') or call('EXISTS', P .. 'suite:' .. suite) == 0) then
-            call('HDEL', P .. 'class', name)
-            call('HDEL', P .. 'classes', class)
-            call('HDEL', P .. 'block', class)
+        if open == 0 and (not name:find(' %*$') or call('EXISTS', PREFIX .. 'suite:' .. suite) == 0) then
+            call('HDEL', PREFIX .. 'class', name)
+            call('HDEL', PREFIX .. 'classes', class)
+            call('HDEL', PREFIX .. 'block', class)
             return class
         end
     end
     return nil
 end
 
-function F.class_make(suite, needs)
-    local class, every, name = F.class(suite, needs)
+function Flow.make_class(suite, needs)
+    local class, every, name = Flow.class(suite, needs)
     if not class then
-        class = F.class_free()
+        class = Flow.free_class()
         if not class then
             return nil
         end
         CLASSES = {} -- One that was idle may have made room.
-        call('HSET', P .. 'class', name, class)
-        call('HSET', P .. 'classes', class, name)
-        Q.meta_set('classes_version', Q.meta().classes_version + 1)
-        F.suite_active(suite)
+        call('HSET', PREFIX .. 'class', name, class)
+        call('HSET', PREFIX .. 'classes', class, name)
+        Queue.set_meta('classes_version', Queue.meta().classes_version + 1)
+        Flow.suite_changed(suite)
     end
     return class, every
 end
 
 -- Under `latest`: waiting jobs of the flow below floor are skipped, a slice a call; `supersede` remembers the rest.
-function F.supersede(flow, floor)
-    local from = call('HGET', P .. 'flow:' .. flow, 'superseded')
-    local slice = call('ZRANGEBYSCORE', P .. 'open:' .. flow, from and '(' .. from or '-inf', '(' .. text_of(floor),
+function Flow.supersede(flow, floor)
+    local from = call('HGET', PREFIX .. 'flow:' .. flow, 'superseded')
+    local slice = call('ZRANGEBYSCORE', PREFIX .. 'open:' .. flow, from and '(' .. from or '-inf', '(' .. text_of(floor),
         'WITHSCORES', 'LIMIT', 0, SLICE)
     local reason = 'superseded by step ' .. text_of(floor % SPAN)
     for i = 1, #slice, 2 do
-        local id = J.id_of(flow, slice[i])
+        local id = Job.id_of(flow, slice[i])
         local ok, problem = pcall(function()
-            local j = J.load(id)
-            if j and J.sane(j) and (j.state == 'queued' or j.state == 'delayed') and j.merge ~= '1' then
-                J.finish(j, 'skipped', reason)
+            local job = Job.load(id)
+            if job and Job.is_sane(job) and (job.state == 'queued' or job.state == 'delayed') and job.merge ~= '1' then
+                Job.finish(job, 'skipped', reason)
             end
         end)
-        if not ok and not Q.keys.blameless(problem) then
-            J.set_aside(id or slice[i], error_text(problem, id))
+        if not ok and not Keys.blameless(problem) then
+            Job.set_aside(id or slice[i], error_text(problem, id))
         end
     end
     if #slice == 2 * SLICE then
-        call('HSET', P .. 'flow:' .. flow, 'superseded', slice[#slice])
-        call('ZADD', P .. 'supersede', floor, flow)
+        call('HSET', PREFIX .. 'flow:' .. flow, 'superseded', slice[#slice])
+        call('ZADD', PREFIX .. 'supersede', floor, flow)
     elseif from then
-        call('HDEL', P .. 'flow:' .. flow, 'superseded')
-        call('ZREM', P .. 'supersede', flow)
+        call('HDEL', PREFIX .. 'flow:' .. flow, 'superseded')
+        call('ZREM', PREFIX .. 'supersede', flow)
     end
 end

@@ -4,8 +4,8 @@ it waits for. Open ones stand in `ticketopen`; whoever sees that its jobs have e
 --]]
 
 -- Fields of a job's hash; none where its key holds something else.
-function V.ticket_fields(id, ...)
-    local ok, fields = pcall(call, 'HMGET', P .. 'job:' .. id, ...)
+function Ticket.job_fields(id, ...)
+    local ok, fields = pcall(call, 'HMGET', PREFIX .. 'job:' .. id, ...)
     return ok and fields or {}, ok
 end
 
@@ -13,18 +13,18 @@ end
 The state of a job's record, else of its ledger entry; "gone" when neither knows it. A job that was set aside runs no more: to
 who waits for it it is dead, and its reason says why.
 --]]
-function V.ticket_job(id)
-    local key = J.parse(id)
+function Ticket.job_state(id)
+    local key = Job.parse(id)
     if not key then
         return 'gone'
     end
-    local v, sane = V.ticket_fields(id, 'state')
-    local state = v[1]
+    local values, sane = Ticket.job_fields(id, 'state')
+    local state = values[1]
     if not sane or state and not (OPEN[state] or ENDED[state]) then
         return 'dead'
     end
     if not state then
-        local entry = call('HGET', P .. 'ledger:' .. key.flow, key.step)
+        local entry = call('HGET', PREFIX .. 'ledger:' .. key.flow, key.step)
         local gen, ended = (entry or ''):match('^(%d+) %w* (%a+)$')
         state = tonumber(gen) == key.gen and ended or 'gone'
     end
@@ -32,10 +32,10 @@ function V.ticket_job(id)
 end
 
 -- The state that a ticket shows, and those of its jobs.
-function V.ticket_state(t)
-    local state = V.ticket_job(t.job or '')
-    local other = t.other and t.other ~= '' and V.ticket_job(t.other) or ''
-    if t.cancelled then
+function Ticket.state(ticket)
+    local state = Ticket.job_state(ticket.job or '')
+    local other = ticket.other and ticket.other ~= '' and Ticket.job_state(ticket.other) or ''
+    if ticket.cancelled then
         return 'cancelled', state, other
     end
     if state == 'done' and OPEN[other] then
@@ -45,26 +45,26 @@ function V.ticket_state(t)
 end
 
 -- Moves a ticket whose jobs have ended; returns its state.
-function V.ticket_look(id)
-    local v = call('HMGET', P .. 'ticket:' .. id, 'job', 'other', 'cancelled')
-    local state = v[1] and V.ticket_state({ job = v[1], other = v[2], cancelled = v[3] }) or 'gone'
+function Ticket.check(id)
+    local values = call('HMGET', PREFIX .. 'ticket:' .. id, 'job', 'other', 'cancelled')
+    local state = values[1] and Ticket.state({ job = values[1], other = values[2], cancelled = values[3] }) or 'gone'
     if not OPEN[state] then
-        call('ZREM', P .. 'ticketopen', id)
-        call('ZADD', P .. 'ticketended', NOW, id)
-        Q.bump('tickets_' .. state, 1)
+        call('ZREM', PREFIX .. 'ticketopen', id)
+        call('ZADD', PREFIX .. 'ticketended', NOW, id)
+        Queue.bump('tickets_' .. state, 1)
     end
     return state
 end
 
 -- Tickets that ended long ago go; open ones are looked at by chance.
-function V.tickets_retain()
-    for _, id in ipairs(call('ZRANDMEMBER', P .. 'ticketopen', FEW)) do
-        V.ticket_look(id)
+function Ticket.retain()
+    for _, id in ipairs(call('ZRANDMEMBER', PREFIX .. 'ticketopen', FEW)) do
+        Ticket.check(id)
     end
-    local old = call('ZRANGEBYSCORE', P .. 'ticketended', '-inf', text_of(NOW - Q.meta().retain_dead_ms), 'LIMIT', 0, FEW)
+    local old = call('ZRANGEBYSCORE', PREFIX .. 'ticketended', '-inf', text_of(NOW - Queue.meta().retain_dead_ms), 'LIMIT', 0, FEW)
     for _, id in ipairs(old) do
-        call('UNLINK', P .. 'ticket:' .. id)
-        call('ZREM', P .. 'ticketended', id)
+        call('UNLINK', PREFIX .. 'ticket:' .. id)
+        call('ZREM', PREFIX .. 'ticketended', id)
     end
 end
 
@@ -72,12 +72,12 @@ end
 How many queued tickets stand before this one: counted among the oldest hundred, beyond them by rank. at: the place where
 an open one stands, or nil: behind all.
 --]]
-function V.ticket_position(at)
-    local rank = at or call('ZCARD', P .. 'ticketopen')
+function Ticket.position(at)
+    local rank = at or call('ZCARD', PREFIX .. 'ticketopen')
     local position = math.max(rank - SLICE, 0)
-    for _, id in ipairs(call('ZRANGE', P .. 'ticketopen', 0, math.min(rank, SLICE) - 1)) do
-        local v = rank > 0 and call('HMGET', P .. 'ticket:' .. id, 'job', 'other', 'cancelled') or {}
-        local state = v[1] and V.ticket_state({ job = v[1], other = v[2], cancelled = v[3] })
+    for _, id in ipairs(call('ZRANGE', PREFIX .. 'ticketopen', 0, math.min(rank, SLICE) - 1)) do
+        local values = rank > 0 and call('HMGET', PREFIX .. 'ticket:' .. id, 'job', 'other', 'cancelled') or {}
+        local state = values[1] and Ticket.state({ job = values[1], other = values[2], cancelled = values[3] })
         if state == 'queued' or state == 'delayed' then
             position = position + 1
         end

@@ -3,12 +3,12 @@ What the views share: JSON that keeps arrays arrays, what live workers offer, an
 --]]
 local EMPTY_ARRAY = '@@no elements@@'
 
--- cjson of Redis writes an empty table as {}: W.array() marks what must be [].
-function W.array(list)
+-- cjson of Redis writes an empty table as {}: View.array() marks what must be [].
+function View.array(list)
     return #list > 0 and list or EMPTY_ARRAY
 end
 
-function W.number(text)
+function View.number(text)
     return tonumber(text) or 0
 end
 
@@ -43,12 +43,12 @@ local function writable(value)
     return copy
 end
 
-function W.json(value)
+function View.json(value)
     return (cjson.encode(writable(value)):gsub('"' .. EMPTY_ARRAY .. '"', '[]'))
 end
 
 -- Values of a decoded msgpack or JSON tree that cjson can write: no bytes beyond printable, no NaN, bounded depth.
-function W.plain(value, depth)
+function View.printable(value, depth)
     depth = depth or 0
     if type(value) == 'string' then
         return utf8_text((value:gsub('[%z\1-\8\11\12\14-\31\127]', '?'):sub(1, 4096)))
@@ -65,7 +65,7 @@ function W.plain(value, depth)
     local copy, length = {}, 0
     for key, item in pairs(value) do
         local is_index = type(key) == 'number'
-        copy[is_index and key or W.plain(tostring(key))] = W.plain(item, depth + 1)
+        copy[is_index and key or View.printable(tostring(key))] = View.printable(item, depth + 1)
         length = length + (is_index and 1 or 0)
     end
     if length > 0 and length ~= #copy then
@@ -74,12 +74,12 @@ function W.plain(value, depth)
     return copy
 end
 
-function W.unpacked(bytes)
+function View.unpacked(bytes)
     local ok, value = pcall(cmsgpack.unpack, bytes)
     if not ok or type(value) ~= 'table' then
         return 'not readable as msgpack'
     end
-    return W.plain(value)
+    return View.printable(value)
 end
 
 local function worker_state(age, lease)
@@ -90,16 +90,16 @@ local function worker_state(age, lease)
 end
 
 -- At most 256 workers, newest heartbeat first, silent ones for a day.
-function W.workers()
+function View.workers()
     local list = {}
-    local rows = Q.keys.tried(call, 'ZREVRANGE', P .. 'workers', 0, 255, 'WITHSCORES') or {}
+    local rows = Keys.tried(call, 'ZREVRANGE', PREFIX .. 'workers', 0, 255, 'WITHSCORES') or {}
     for i = 1, #rows, 2 do
-        local v = Q.keys.tried(call, 'HMGET', P .. 'worker:' .. rows[i], 'json', 'lease', 'first') or {}
-        local lease = tonumber(v[2]) or Q.meta().lease_ms
+        local values = Keys.tried(call, 'HMGET', PREFIX .. 'worker:' .. rows[i], 'json', 'lease', 'first') or {}
+        local lease = tonumber(values[2]) or Queue.meta().lease_ms
         local age = math.max(NOW - tonumber(rows[i + 1]), 0)
-        local ok, info = pcall(cjson.decode, v[1] or '{}')
+        local ok, info = pcall(cjson.decode, values[1] or '{}')
         list[#list + 1] = { id = rows[i], heartbeat_age_ms = age, state = worker_state(age, lease),
-            first_ms = W.number(v[3]), info = ok and type(info) == 'table' and W.plain(info) or {} }
+            first_ms = View.number(values[3]), info = ok and type(info) == 'table' and View.printable(info) or {} }
     end
     return list
 end
@@ -114,10 +114,10 @@ local function listed(list, name)
 end
 
 -- Does a live worker offer the suite: by its registration, or by what it says of itself.
-function W.offered(suite, workers)
+function View.offered(suite, workers)
     for _, worker in ipairs(workers) do
         if worker.state == 'alive' and
-            (listed(worker.info.suites, suite) or call('ZSCORE', P .. 'offers:' .. suite, worker.id)) then
+            (listed(worker.info.suites, suite) or call('ZSCORE', PREFIX .. 'offers:' .. suite, worker.id)) then
             return true
         end
     end
@@ -135,7 +135,7 @@ local function largest(worker, field)
 end
 
 -- What of the needs no live worker has, in words; nil when some worker has it all.
-function W.needs_unmet(needs, workers)
+function View.needs_unmet(needs, workers)
     local gpus, memory = tonumber(needs:match('gpus=(%d+)')) or 0, tonumber(needs:match('gpu_memory=(%d+)')) or 0
     local most_gpus, most_memory = -1, -1
     for _, worker in ipairs(workers) do
@@ -162,27 +162,27 @@ function W.needs_unmet(needs, workers)
     return nil
 end
 
-function W.class_of(class)
-    local suite, needs = (call('HGET', P .. 'classes', class) or ''):match('^(%S+) (%S*)$')
+function View.class_of(class)
+    local suite, needs = (call('HGET', PREFIX .. 'classes', class) or ''):match('^(%S+) (%S*)$')
     if needs == '*' then
-        needs = call('HGET', P .. 'suite:' .. suite, 'needs') or ''
+        needs = call('HGET', PREFIX .. 'suite:' .. suite, 'needs') or ''
     end
     return suite or '', needs or ''
 end
 
 -- Why the jobs of a class wait, whatever their run; nil: nothing but their turn.
-function W.class_waits(class, suite, needs, workers)
-    if Q.meta().paused == 1 then
+function View.why_class_waits(class, suite, needs, workers)
+    if Queue.meta().paused == 1 then
         return 'paused (queue)'
     end
-    local block = call('HGET', P .. 'block', class)
+    local block = call('HGET', PREFIX .. 'block', class)
     if block then
         return block == 'cap' and 'cap of suite reached' or 'paused (suite)'
     end
-    if #workers == 0 or not W.offered(suite, workers) then
+    if #workers == 0 or not View.offered(suite, workers) then
         return 'no worker offers suite ' .. suite
     end
-    return W.needs_unmet(needs, workers)
+    return View.needs_unmet(needs, workers)
 end
 
 local function seconds(ms)
@@ -191,39 +191,39 @@ local function seconds(ms)
 end
 
 -- Why a job is where it is, and whether it waits for something other than its turn, its time or its end.
-function W.why(j, workers)
-    if j.state == 'delayed' then
-        local due = tonumber(call('ZSCORE', P .. 'delayed', j.id)) or NOW
-        local retried = j.attempts > 0 or (j.last and j.last ~= '')
-        local reason = retried and call('HGET', P .. 'job:' .. j.id, 'reason') or ''
+function View.why_it_waits(job, workers)
+    if job.state == 'delayed' then
+        local due = tonumber(call('ZSCORE', PREFIX .. 'delayed', job.id)) or NOW
+        local retried = job.attempts > 0 or (job.last and job.last ~= '')
+        local reason = retried and call('HGET', PREFIX .. 'job:' .. job.id, 'reason') or ''
         return (retried and 'retry in ' or 'due in ') .. seconds(due - NOW) .. (reason ~= '' and ': ' .. reason or '')
-    elseif j.state == 'running' then
-        if call('ZSCORE', P .. 'sharded', j.id) then
-            return call('HLEN', P .. 'part:' .. j.id) .. ' of ' .. (j.shards or '?') .. ' shards are in'
+    elseif job.state == 'running' then
+        if call('ZSCORE', PREFIX .. 'sharded', job.id) then
+            return call('HLEN', PREFIX .. 'part:' .. job.id) .. ' of ' .. (job.shards or '?') .. ' shards are in'
         end
-        return 'runs on ' .. (j.worker or '?')
-    elseif j.state ~= 'queued' then
+        return 'runs on ' .. (job.worker or '?')
+    elseif job.state ~= 'queued' then
         return ''
     end
-    local suite, needs = W.class_of(j.class)
-    local reason = W.class_waits(j.class, suite, needs, workers)
-    local run = F.run(j.run)
+    local suite, needs = View.class_of(job.class)
+    local reason = View.why_class_waits(job.class, suite, needs, workers)
+    local run = Flow.run(job.run)
     if reason then
         return reason, true
     elseif run.paused then
         return 'paused (run)', true
-    elseif F.blocked(run) then
+    elseif Flow.is_blocked(run) then
         return 'cap of run reached', true
     end
-    local policy = call('HGET', P .. 'flow:' .. j.flow, 'policy')
-    local before = call('ZRANK', J.wait_key(j), j.tag) or 0
-    if policy == 'latest' and not j.shard and j.merge ~= '1' then
-        before = call('ZREVRANK', J.wait_key(j), j.tag) or 0
+    local policy = call('HGET', PREFIX .. 'flow:' .. job.flow, 'policy')
+    local before = call('ZRANK', Job.wait_key(job), job.tag) or 0
+    if policy == 'latest' and not job.shard and job.merge ~= '1' then
+        before = call('ZREVRANK', Job.wait_key(job), job.tag) or 0
     end
     if before > 0 then
         return 'waiting behind ' .. before .. ' job' .. (before == 1 and '' or 's') .. ' of its flow'
     end
-    local flows = call('ZRANK', P .. 'ready:' .. j.class .. ':' .. j.priority, j.flow) or 0
+    local flows = call('ZRANK', PREFIX .. 'ready:' .. job.class .. ':' .. job.priority, job.flow) or 0
     return flows > 0 and ('waiting behind ' .. flows .. ' other flow' .. (flows == 1 and '' or 's')) or
         'next; waiting for a free slot'
 end

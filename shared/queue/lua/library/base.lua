@@ -15,7 +15,7 @@ local BANDS = { ['0'] = 0, ['1'] = 1, ['2'] = 2, ['3'] = 3 }
 local OPEN = { queued = true, delayed = true, running = true }
 local ENDED = { done = true, dead = true, skipped = true, cancelled = true }
 
--- Defaults; a field of the same name in `P meta` takes its place.
+-- Defaults; a field of the same name in `PREFIX meta` takes its place.
 local DEFAULTS = {
     lease_ms = 15000,
     heartbeat_ms = 3000,
@@ -31,13 +31,13 @@ local DEFAULTS = {
 local LEASE_MS_MAX = 3600000
 local DELAY_MS_MAX = 30 * DAY_MS
 local BACKOFF_MS_MAX = 600000
-local RETRY_MS_MAX = BACKOFF_MS_MAX * 6 / 5 -- With the jitter of J.backoff().
+local RETRY_MS_MAX = BACKOFF_MS_MAX * 6 / 5 -- With the jitter of Job.backoff().
 local FAR_MS = 10000 -- Who is due later than that is looked at: it may be a clock's fault.
 local CLASSES_MAX = 64
 local SLICE = 100
 local FEW = 8
 
-local P, NOW = '', 0
+local PREFIX, NOW = '', 0
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
 local TIME = { '0', '0' } -- The same as Redis told it: seconds, microseconds.
 local ARGS, KIND = {}, '' -- Of the call.
@@ -45,9 +45,9 @@ local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES, ENDS, COSTS = nil, {}, {}, 
 local CLAIMS = false -- This call claims: of a run it will want more.
 local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
 
--- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
--- R results and sinks, V what the verbs share with one another, W what views share.
-local Q, J, F, L, R, V, W = {}, {}, {}, {}, {}, {}, {}
+-- The library's modules. A file of library/ or a function's file fills each.
+local Queue, Keys, Job, Flow, Backfill, Sweep, Results = {}, {}, {}, {}, {}, {}, {}
+local Ticket, View, Submit, PlainSubmits, Claim, Complete, PlainEnds = {}, {}, {}, {}, {}, {}, {}
 
 local find, match, format, byte, char, floor, max -- As Lua has them; set with the first call, when they are there.
 local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Small integers as text, and back.
@@ -151,12 +151,12 @@ local function short_text(text)
 end
 
 --[[
-Fields of `P meta`, each read when first asked for: numbers, save the epoch. CHANGED is written back once, at the end
+Fields of `PREFIX meta`, each read when first asked for: numbers, save the epoch. CHANGED is written back once, at the end
 of the call.
 --]]
 local META_INDEX = {
     __index = function(meta, field)
-        local text = call('HGET', P .. 'meta', field)
+        local text = call('HGET', PREFIX .. 'meta', field)
         local value = text or ''
         if field ~= 'epoch' then
             value = tonumber(text) or DEFAULTS[field] or 0
@@ -166,7 +166,7 @@ local META_INDEX = {
     end,
 }
 
-function Q.meta()
+function Queue.meta()
     return META
 end
 
@@ -178,18 +178,18 @@ local META_FIELDS = {
         'clock:3', 'idle_until' },
 }
 
-function Q.meta_set(field, value)
+function Queue.set_meta(field, value)
     META[field] = value
     CHANGED[field] = value
 end
 
--- Counters of `P n`, added up and written at the end of the call.
-function Q.bump(field, delta)
+-- Counters of `PREFIX n`, added up and written at the end of the call.
+function Queue.bump(field, delta)
     BUMPS[field] = (BUMPS[field] or 0) + delta
 end
 
 -- A job that ended in this call, noted with the others at its end.
-function Q.ended(state, id)
+function Queue.note_end(state, id)
     local list = ENDS[state]
     if not list then
         ENDS[state] = { NOW_TEXT, id }
@@ -198,26 +198,26 @@ function Q.ended(state, id)
     local n = #list
     list[n + 1], list[n + 2] = NOW_TEXT, id
     if n >= 1000 then -- Lua hands on some thousand arguments at most.
-        Q.mended('ended:' .. state, call, 'ZADD', P .. 'ended:' .. state, unpack(list))
+        Queue.repairing('ended:' .. state, call, 'ZADD', PREFIX .. 'ended:' .. state, unpack(list))
         ENDS[state] = nil
     end
 end
 
 -- A lease of this call, written with the others at its end.
-function Q.lease(look, id)
+function Queue.note_lease(look, id)
     LEASES[#LEASES + 1] = look
     LEASES[#LEASES + 1] = id
 end
 
 -- Differs from call to call.
-function Q.seed()
+function Queue.seed()
     return TIME[1] .. '.' .. TIME[2]
 end
 
 -- A random name of this life of the keyspace: another one tells a client that Redis forgot.
-function Q.epoch_ensure(kind)
+function Queue.ensure_epoch(kind)
     local fields = META_FIELDS[kind]
-    local values = call('HMGET', P .. 'meta', unpack(fields))
+    local values = call('HMGET', PREFIX .. 'meta', unpack(fields))
     META.epoch = values[1] or ''
     for i = 2, #fields do
         META[fields[i]] = values[i] and (SMALL_OF[values[i]] or tonumber(values[i])) or 0
@@ -225,8 +225,8 @@ function Q.epoch_ensure(kind)
     if META.epoch == '' then
         local known, info = pcall(call, 'INFO', 'server')
         local salt = known and tostring(info):match('run_id:(%x+)') or ''
-        Q.meta_set('epoch', redis.sha1hex(P .. Q.seed() .. salt):sub(1, 32))
-        Q.meta_set('layout', MAJOR)
+        Queue.set_meta('epoch', redis.sha1hex(PREFIX .. Queue.seed() .. salt):sub(1, 32))
+        Queue.set_meta('layout', MAJOR)
     end
 end
 
@@ -251,49 +251,49 @@ local function flush_known(run, record)
         n = n + 2
     end
     if n > 0 then
-        call('HSET', P .. 'run:' .. run, unpack(list, 1, n))
+        call('HSET', PREFIX .. 'run:' .. run, unpack(list, 1, n))
     end
 end
 
 local function flush_bumps(run, bumps)
     for field, delta in pairs(bumps) do
         if delta ~= 0 then
-            call('HINCRBY', P .. 'run:' .. run, field, text_of(delta))
+            call('HINCRBY', PREFIX .. 'run:' .. run, field, text_of(delta))
         end
     end
 end
 
 local function flush_ends()
     for state, list in pairs(ENDS) do
-        Q.mended('ended:' .. state, call, 'ZADD', P .. 'ended:' .. state, unpack(list))
+        Queue.repairing('ended:' .. state, call, 'ZADD', PREFIX .. 'ended:' .. state, unpack(list))
     end
 end
 
 local function flush()
     for name, flow in pairs(FLOWS) do
         if flow.other then
-            call('HSET', P .. 'flow:' .. name, 'policy', flow.policy, 'submitted', NOW_TEXT, 'session', text_of(flow.session),
+            call('HSET', PREFIX .. 'flow:' .. name, 'policy', flow.policy, 'submitted', NOW_TEXT, 'session', text_of(flow.session),
                 'ord', text_of(flow.ord), 'top', text_of(flow.top))
         elseif flow.higher then
-            call('HSET', P .. 'flow:' .. name, 'submitted', NOW_TEXT, 'top', text_of(flow.top))
+            call('HSET', PREFIX .. 'flow:' .. name, 'submitted', NOW_TEXT, 'top', text_of(flow.top))
         elseif flow.noted then
-            call('HSET', P .. 'flow:' .. name, 'submitted', NOW_TEXT)
+            call('HSET', PREFIX .. 'flow:' .. name, 'submitted', NOW_TEXT)
         end
     end
     if #LEASES > 0 then
-        Q.mended('leases', call, 'ZADD', P .. 'leases', unpack(LEASES))
+        Queue.repairing('leases', call, 'ZADD', PREFIX .. 'leases', unpack(LEASES))
     end
     for run, bumps in pairs(RUN_BUMPS) do -- One whose hash is rubbish keeps no other's from being written.
-        Q.keys.tried(flush_bumps, run, bumps)
+        Keys.tried(flush_bumps, run, bumps)
     end
     for run, record in pairs(RUNS) do
         if record.touched then
-            Q.keys.tried(flush_known, run, record)
+            Keys.tried(flush_known, run, record)
         end
     end
     for suite, cost in pairs(COSTS) do
         if cost.learned then
-            call('HSET', P .. 'cost', suite, text_of(cost.seconds))
+            call('HSET', PREFIX .. 'cost', suite, text_of(cost.seconds))
         end
     end
     if next(CHANGED) then
@@ -302,24 +302,24 @@ local function flush()
             list[#list + 1] = field
             list[#list + 1] = type(value) == 'number' and number_text(value) or value
         end
-        call('HSET', P .. 'meta', unpack(list))
+        call('HSET', PREFIX .. 'meta', unpack(list))
     end
     for field, delta in pairs(BUMPS) do -- Last: the rest is written though the key is rubbish.
         if delta ~= 0 then
-            call('HINCRBY', P .. 'n', field, text_of(delta))
+            call('HINCRBY', PREFIX .. 'n', field, text_of(delta))
         end
     end
 end
 
 -- A table anew, or the same where it is still empty: that makes nothing to be collected.
-local function emptied(t)
-    return next(t) == nil and t or {}
+local function emptied(list)
+    return next(list) == nil and list or {}
 end
 
 local function forget()
     META = META and next(META) == nil and META or setmetatable({}, META_INDEX)
     CHANGED, BUMPS, RUNS, RUN_BUMPS = emptied(CHANGED), emptied(BUMPS), emptied(RUNS), emptied(RUN_BUMPS)
-    Q.keys.begin()
+    Keys.begin()
     LEASES, ENDS, FLOWS, CLASSES, COSTS = emptied(LEASES), emptied(ENDS), emptied(FLOWS), emptied(CLASSES), emptied(COSTS)
 end
 
@@ -332,7 +332,7 @@ local function begin(keys)
     if #keys ~= 1 or (keys[1] ~= prefix_known and (#keys[1] > 128 or not find(keys[1], '^evalq:{[%w._-]+}:$'))) then
         refuse('the one key must be a prefix like evalq:{main}:')
     end
-    P, prefix_known, call = keys[1], keys[1], redis.call
+    PREFIX, prefix_known, call = keys[1], keys[1], redis.call
     TIME = call('TIME')
     local now = TIME[1] * 1000 + floor(TIME[2] / 1000)
     if now ~= NOW then
@@ -356,7 +356,7 @@ end
 local function error_text(problem, about)
     local text = error_said(problem)
     if find(text, '^WRONGTYPE') then
-        local known, sentence = pcall(Q.keys.explain, text, about)
+        local known, sentence = pcall(Keys.explain, text, about)
         return known and sentence or text
     end
     return text
@@ -372,7 +372,7 @@ local function verb(name, kind, body)
     local function run(keys, args)
         begin(keys)
         if kind ~= 'ro' and kind ~= 'submit' then
-            Q.epoch_ensure(kind)
+            Queue.ensure_epoch(kind)
         end
         return body(args)
     end

@@ -8,15 +8,16 @@ local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = 
     reason = true, finished_ms = true, record = true }
 
 -- One entry of the stream: text that people can read, and the record. extra: further fields, or nil.
-function R.add(j, task, state, reason, extra, record)
-    if run_is_internal(j.run) then
+function Results.add(job, task, state, reason, extra, record)
+    if run_is_internal(job.run) then
         return
     end
     if not extra then
-        Q.mended('results', call, 'XADD', P .. 'results', '*', 'job', j.id, 'task', task, 'run', j.run, 'step', j.step,
-            'variant', j.variant, 'suite', j.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)
+        Queue.repairing('results', call, 'XADD', PREFIX .. 'results', '*', 'job', job.id, 'task', task, 'run', job.run, 'step',
+            job.step,
+            'variant', job.variant, 'suite', job.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)
     else
-        local fields = { 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
+        local fields = { 'job', job.id, 'task', task, 'run', job.run, 'step', job.step, 'variant', job.variant, 'suite', job.suite,
             'state', state, 'reason', reason }
         for i = 1, #extra - 1, 2 do
             if not ENTRY_OWN[extra[i]] then
@@ -26,17 +27,17 @@ function R.add(j, task, state, reason, extra, record)
         end
         local n = #fields
         fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'finished_ms', NOW_TEXT, 'record', record
-        Q.mended('results', call, 'XADD', P .. 'results', '*', unpack(fields))
+        Queue.repairing('results', call, 'XADD', PREFIX .. 'results', '*', unpack(fields))
     end
 end
 
 -- The row of the run's index that goes with it.
-function R.row(id, task)
+function Results.index_row(id, task)
     return NOW_TEXT .. ' ' .. id .. '#' .. task
 end
 
-function R.index(j, task)
-    call('RPUSH', P .. 'index:' .. j.run, R.row(j.id, task))
+function Results.index(job, task)
+    call('RPUSH', PREFIX .. 'index:' .. job.run, Results.index_row(job.id, task))
 end
 
 -- Anybody can write long rubbish into a hash; what evalq writes there is no longer than this.
@@ -60,76 +61,78 @@ end
 local ended_number, ended_packed, record_flow, record_run, record_suite
 
 -- The record of how a job ended, with the field names of every result record: put together by hand, as cmsgpack would do it.
-function R.end_record(j)
-    local head, reason, worker, weights = TEXT_HEAD, clipped(j.reason), clipped(j.worker), clipped(j.weights)
-    local ended = tonumber(j.ended)
+function Results.end_record(job)
+    local head, reason, worker, weights = TEXT_HEAD, clipped(job.reason), clipped(job.worker), clipped(job.weights)
+    local ended = tonumber(job.ended)
     if ended ~= ended_number then
         ended_number, ended_packed = ended, '\171finished_ms' .. cmsgpack.pack(ended)
     end
-    if j.flow ~= record_flow then
-        record_flow, record_run = j.flow, '\164task\160\163run' .. head[#j.run] .. j.run .. '\164step'
-        record_suite = '\167variant' .. head[#j.variant] .. j.variant .. '\165suite' .. head[#j.suite] .. j.suite .. '\165state'
+    if job.flow ~= record_flow then
+        record_flow, record_run = job.flow, '\164task\160\163run' .. head[#job.run] .. job.run .. '\164step'
+        record_suite = '\167variant' .. head[#job.variant] .. job.variant .. '\165suite' .. head[#job.suite] .. job.suite ..
+            '\165state'
     end
     -- Its retries make the ids of its ends differ; done is an end that comes once, and most: nothing is asked for it.
-    local retries = j.state ~= 'done' and J.retries(j) or 0
-    return (retries > 0 and '\142\167retries' .. integer_packed(retries) or '\141') .. '\167version\1\163job' .. head[#j.id] .. j.id .. record_run .. integer_packed(tonumber(j.step)) ..
-        record_suite .. head[#j.state] .. j.state .. '\166reason' .. head[#reason] .. reason .. '\167attempt' ..
-        integer_packed(j.attempts) .. '\166worker' .. head[#worker] .. worker .. '\174weights_digest' .. head[#weights] ..
+    local retries = job.state ~= 'done' and Job.retries(job) or 0
+    return (retries > 0 and '\142\167retries' .. integer_packed(retries) or '\141') .. '\167version\1\163job' .. head[#job.id] ..
+        job.id .. record_run .. integer_packed(tonumber(job.step)) ..
+        record_suite .. head[#job.state] .. job.state .. '\166reason' .. head[#reason] .. reason .. '\167attempt' ..
+        integer_packed(job.attempts) .. '\166worker' .. head[#worker] .. worker .. '\174weights_digest' .. head[#weights] ..
         weights .. ended_packed
 end
 
-function R.end_add(j)
-    R.add(j, '', j.state, j.reason or '', nil, R.end_record(j))
+function Results.end_add(job)
+    Results.add(job, '', job.state, job.reason or '', nil, Results.end_record(job))
 end
 
-function R.publish_end(j)
-    R.end_add(j)
-    R.index(j, '')
+function Results.publish_end(job)
+    Results.end_add(job)
+    Results.index(job, '')
 end
 
 --[[
 What a row of a run's index stands for: its record, server ms of publication, id and task; nil when retention removed
 it, or when an end was wanted again since: its later end has a row of its own.
 --]]
-function R.indexed(row)
+function Results.indexed_record(row)
     local ms, id, task = row:match('^(%d+) ([^#]+)#(.*)$')
     if not id then
         return nil
     elseif task ~= '' then
-        return call('HGET', P .. 'res:' .. id, task) or nil, ms, id, task
+        return call('HGET', PREFIX .. 'res:' .. id, task) or nil, ms, id, task
     end
-    local j = J.load(id)
-    local v = j and call('HMGET', P .. 'job:' .. id, 'ended', 'reason')
-    if not j or not ENDED[j.state] or v[1] ~= ms then
+    local job = Job.load(id)
+    local values = job and call('HMGET', PREFIX .. 'job:' .. id, 'ended', 'reason')
+    if not job or not ENDED[job.state] or values[1] ~= ms then
         return nil
     end
-    j.ended, j.reason = v[1], v[2] or ''
-    return R.end_record(j), ms, id, task
+    job.ended, job.reason = values[1], values[2] or ''
+    return Results.end_record(job), ms, id, task
 end
 
 -- The rows of a run's index are numbered from 0. Those before `index_first` were trimmed with their jobs.
 local function index_first(run)
-    return tonumber(Q.keys.tried(call, 'HGET', P .. 'run:' .. run, 'index_first')) or 0
+    return tonumber(Keys.tried(call, 'HGET', PREFIX .. 'run:' .. run, 'index_first')) or 0
 end
 
 -- At most count rows from number cursor on, and the number of the row after them.
-function R.index_rows(run, cursor, count)
+function Results.index_rows(run, cursor, count)
     local first = index_first(run)
     local from = math.max(cursor - first, 0)
-    local rows = call('LRANGE', P .. 'index:' .. run, from, from + count - 1)
+    local rows = call('LRANGE', PREFIX .. 'index:' .. run, from, from + count - 1)
     return rows, text_of(math.max(cursor, first + from + #rows))
 end
 
 -- Removes rows at the front of a run's index whose records are gone, at most count of them. Returns how many.
-function R.index_trim(run, count)
-    local rows = call('LRANGE', P .. 'index:' .. run, 0, count - 1)
+function Results.index_trim(run, count)
+    local rows = call('LRANGE', PREFIX .. 'index:' .. run, 0, count - 1)
     local gone = 0
-    while rows[gone + 1] and not R.indexed(rows[gone + 1]) do
+    while rows[gone + 1] and not Results.indexed_record(rows[gone + 1]) do
         gone = gone + 1
     end
     if gone > 0 then
-        call('LTRIM', P .. 'index:' .. run, gone, -1)
-        call('HINCRBY', P .. 'run:' .. run, 'index_first', gone)
+        call('LTRIM', PREFIX .. 'index:' .. run, gone, -1)
+        call('HINCRBY', PREFIX .. 'run:' .. run, 'index_first', gone)
     end
     return gone
 end
@@ -147,7 +150,7 @@ local function id_less(a, b)
     end
     return tonumber(a_sequence) < tonumber(b_sequence)
 end
-R.id_less = id_less
+Results.id_less = id_less
 
 local function pairs_to_map(list)
     local map = {}
@@ -156,36 +159,36 @@ local function pairs_to_map(list)
     end
     return map
 end
-R.map = pairs_to_map
+Results.map = pairs_to_map
 
 -- Per registered sink: the lowest id that it still needs, and its record. Groups that are gone need everything.
-function R.needs()
+function Results.needs()
     local groups = {}
-    if call('EXISTS', P .. 'results') == 1 then
-        local ok, rows = pcall(call, 'XINFO', 'GROUPS', P .. 'results') -- Of another type it has none.
+    if call('EXISTS', PREFIX .. 'results') == 1 then
+        local ok, rows = pcall(call, 'XINFO', 'GROUPS', PREFIX .. 'results') -- Of another type it has none.
         for _, row in ipairs(ok and rows or {}) do
             local group = pairs_to_map(row)
             groups[group.name] = group
         end
     end
     local list = {}
-    for _, sink in ipairs(call('ZRANGE', P .. 'sinks', 0, CLASSES_MAX - 1)) do
+    for _, sink in ipairs(call('ZRANGE', PREFIX .. 'sinks', 0, CLASSES_MAX - 1)) do
         local group, low = groups[sink], '0-0'
         if group then
             low = id_next(group['last-delivered-id'])
             if group.pending > 0 then
-                low = call('XPENDING', P .. 'results', sink)[2] or low
+                low = call('XPENDING', PREFIX .. 'results', sink)[2] or low
             end
         end
         list[#list + 1] = { sink = sink, low = low, group = group,
-            seen = tonumber(call('HGET', P .. 'sink:' .. sink, 'seen')) or 0 }
+            seen = tonumber(call('HGET', PREFIX .. 'sink:' .. sink, 'seen')) or 0 }
     end
     return list
 end
 
 -- The sink called: what passed before is no silence. ...: further fields of its hash.
-function R.heard(sink, ...)
-    call('HSET', P .. 'sink:' .. sink, 'seen', NOW_TEXT, 'still', '0', 'looked', NOW_TEXT, ...)
+function Results.sink_called(sink, ...)
+    call('HSET', PREFIX .. 'sink:' .. sink, 'seen', NOW_TEXT, 'still', '0', 'looked', NOW_TEXT, ...)
 end
 
 --[[
@@ -196,32 +199,32 @@ tries all the time to get rid of what it has.
 local SILENT_LOOKS = 7 * 24
 
 local function still_ms(sink)
-    local v = call('HMGET', P .. 'sink:' .. sink, 'still', 'looked')
-    local still, looked = tonumber(v[1]) or 0, tonumber(v[2]) or NOW
-    local most = Q.meta().sink_silent_ms / SILENT_LOOKS
+    local values = call('HMGET', PREFIX .. 'sink:' .. sink, 'still', 'looked')
+    local still, looked = tonumber(values[1]) or 0, tonumber(values[2]) or NOW
+    local most = Queue.meta().sink_silent_ms / SILENT_LOOKS
     local passed = NOW - looked
-    if v[2] and passed >= 0 and passed < most / 60 then
+    if values[2] and passed >= 0 and passed < most / 60 then
         return still -- Too little to be written with every call.
     end
     still = still + max(0, math.min(passed, most))
-    call('HSET', P .. 'sink:' .. sink, 'still', number_text(still), 'looked', NOW_TEXT)
+    call('HSET', PREFIX .. 'sink:' .. sink, 'still', number_text(still), 'looked', NOW_TEXT)
     return still
 end
 
 local function first_id()
-    local entry = call('XRANGE', P .. 'results', '-', '+', 'COUNT', 1)[1]
+    local entry = call('XRANGE', PREFIX .. 'results', '-', '+', 'COUNT', 1)[1]
     return entry and entry[1]
 end
 
 local function last_id()
-    local entry = Q.mended('results', call, 'XREVRANGE', P .. 'results', '+', '-', 'COUNT', 1)[1]
+    local entry = Queue.repairing('results', call, 'XREVRANGE', PREFIX .. 'results', '+', '-', 'COUNT', 1)[1]
     return entry and entry[1]
 end
 
--- The row of `P loss` among the newest that a further loss of the sink belongs to.
+-- The row of `PREFIX loss` among the newest that a further loss of the sink belongs to.
 local function loss_open(sink, why)
     for at = -1, -16, -1 do
-        local row = call('LINDEX', P .. 'loss', at)
+        local row = call('LINDEX', PREFIX .. 'loss', at)
         local ok, loss = pcall(cjson.decode, row or '')
         if not row then
             return nil
@@ -240,28 +243,28 @@ local function lose(needs, first, to, why)
             local at, loss = loss_open(need.sink, why)
             if at then
                 loss.to, loss.at_ms = to, NOW
-                call('LSET', P .. 'loss', at, cjson.encode(loss))
+                call('LSET', PREFIX .. 'loss', at, cjson.encode(loss))
             else
-                call('RPUSH', P .. 'loss',
+                call('RPUSH', PREFIX .. 'loss',
                     cjson.encode({ sink = need.sink, from = from, to = to, at_ms = NOW, why = why }))
-                call('LTRIM', P .. 'loss', -1000, -1)
+                call('LTRIM', PREFIX .. 'loss', -1000, -1)
             end
-            Q.bump('losses', 1)
+            Queue.bump('losses', 1)
         end
     end
 end
 
 -- What stood in the stream went with it: every sink may have lost all that was published until now.
-function Q.AFTER_MENDING.results()
-    lose(R.needs(), '0-0', NOW_TEXT .. '-0', 'rubbish')
+function Queue.AFTER_REPAIR.results()
+    lose(Results.needs(), '0-0', NOW_TEXT .. '-0', 'rubbish')
 end
 
 -- Trims what every sink has acknowledged; sinks silent for days are not waited for. One that has taken all has nothing to say.
-function R.trim()
-    local needs, last, low = R.needs(), last_id(), nil
+function Results.trim()
+    local needs, last, low = Results.needs(), last_id(), nil
     local silent = {}
     for _, need in ipairs(needs) do
-        if last and not id_less(last, need.low) and still_ms(need.sink) >= Q.meta().sink_silent_ms then
+        if last and not id_less(last, need.low) and still_ms(need.sink) >= Queue.meta().sink_silent_ms then
             silent[#silent + 1] = need
         elseif not low or id_less(need.low, low) then
             low = need.low
@@ -270,26 +273,26 @@ function R.trim()
     local first = low and first_id()
     if first and id_less(first, low) then
         lose(silent, first, low, 'silent')
-        if call('XLEN', P .. 'results') > 10000 then
-            call('XTRIM', P .. 'results', 'MINID', '~', low, 'LIMIT', 10000)
+        if call('XLEN', PREFIX .. 'results') > 10000 then
+            call('XTRIM', PREFIX .. 'results', 'MINID', '~', low, 'LIMIT', 10000)
         else
-            call('XTRIM', P .. 'results', 'MINID', low)
+            call('XTRIM', PREFIX .. 'results', 'MINID', low)
         end
     end
 end
 
 -- Past the cap the oldest go, whoever needs them.
-function R.cap()
-    local over = Q.mended('results', call, 'XLEN', P .. 'results') - Q.meta().results_max
+function Results.cap()
+    local over = Queue.repairing('results', call, 'XLEN', PREFIX .. 'results') - Queue.meta().results_max
     if over <= 0 then
         return
     end
     over = math.min(over, 1000)
-    local entries = call('XRANGE', P .. 'results', '-', '+', 'COUNT', over + 1)
+    local entries = call('XRANGE', PREFIX .. 'results', '-', '+', 'COUNT', over + 1)
     local first, to = entries[1][1], entries[#entries][1]
     if #entries <= over then
         to = id_next(to)
     end
-    lose(R.needs(), first, to, 'cap')
-    call('XTRIM', P .. 'results', 'MINID', to)
+    lose(Results.needs(), first, to, 'cap')
+    call('XTRIM', PREFIX .. 'results', 'MINID', to)
 end

@@ -1,0 +1,436 @@
+--[[
+Jobs: their ids, their hashes, and the one way in which they move between states. An unfinished job is in exactly one
+place: wait or begun (queued), delayed, leases or sharded (running).
+--]]
+
+-- A job's table, with room for what Job.load() adds.
+function Job.new(id, run, step, variant, suite, flow)
+    return { id = id, run = run, step = step, variant = variant, suite = suite, flow = flow, gen = 1, tag = step, base = id,
+        shard = false, parent = false, key = false, state = false, class = false, priority = false, place = false,
+        attempts = 0, token = false, keep = false, shards = false, merge = false }
+end
+
+-- RUN/STEP/VARIANT/SUITE[~G][@K] in parts, or nil.
+function Job.parse(id)
+    if type(id) ~= 'string' or #id > 191 then
+        return nil
+    end
+    local run, step, variant, suite, rest = match(id, '^([^/]+)/(%d+)/([^/]+)/([^/~@]+)(.*)$')
+    if not run or #step > 13 or not (name_ok(run, 64) and name_ok(variant, 32) and name_ok(suite, 32)) then
+        return nil
+    end
+    local key = Job.new(id, run, step, variant, suite, run .. '/' .. variant .. '/' .. suite)
+    if rest ~= '' then
+        key.tag, key.base = step .. rest, id:sub(1, #id - #rest)
+        local gen, shard = rest:match('^~(%d+)(.*)$')
+        if gen then
+            key.gen = tonumber(gen)
+            rest = shard
+        end
+        if rest ~= '' then
+            key.shard = tonumber(rest:match('^@(%d+)$'))
+            if not key.shard then
+                return nil
+            end
+            key.parent = id:match('^(.*)@%d+$')
+        end
+    end
+    return key
+end
+
+--[[
+As Job.parse(), of a tag in a flow whose name's parts are known: flow, name (of the run), variant, suite. Nil as there.
+--]]
+function Job.parse_tag(flow, tag)
+    if not flow.suite or not find(tag, '^%d+$') then
+        local id = Job.id_of(flow.flow, tag)
+        return id and Job.parse(id)
+    end
+    local id = flow.name .. '/' .. tag .. '/' .. flow.variant .. '/' .. flow.suite
+    if #tag > 13 or not (name_ok(flow.name, 64) and name_ok(flow.variant, 32) and name_ok(flow.suite, 32)) then
+        return nil
+    end
+    return Job.new(id, flow.name, tag, flow.variant, flow.suite, flow.flow)
+end
+
+function Job.id_of(flow, tag)
+    local run, rest = flow:match('^([^/]+)/(.+)$')
+    local step, suffix = tag:match('^(%d+)(.*)$')
+    if not run or not step then
+        return nil
+    end
+    return run .. '/' .. step .. '/' .. rest .. suffix
+end
+
+-- Fields that only some verbs ask for are read when they do: each that is asked for costs a walk through the hash.
+local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true, tasks = true,
+    submitted = true, alone = true, started = true, worker = true, weights = true, retries = true }
+-- What a claim and what the end of an attempt will want besides.
+local FIELDS_CLAIM = { 'submitted', 'tasks', 'alone' }
+local FIELDS_END = { 'started', 'worker', 'weights' }
+local FIELDS_BEAT = { 'hb', 'suspect', 'cancel' }
+local RARE_INDEX = {
+    __index = function(job, field)
+        if not RARE[field] then
+            return nil
+        end
+        local value = call('HGET', job.key or PREFIX .. 'job:' .. job.id, field)
+        rawset(job, field, value)
+        return value
+    end,
+}
+
+--[[
+The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type. more: three
+further fields that the caller will want, read along. parsed: what Job.parse() made of the id, where the caller has it.
+--]]
+function Job.load(id, more, parsed)
+    local job = parsed or Job.parse(id)
+    if not job then
+        return nil
+    end
+    local values
+    job.key = PREFIX .. 'job:' .. id
+    if more then
+        values = call('HMGET', job.key, 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards', 'merge',
+            more[1], more[2], more[3])
+        job[more[1]], job[more[2]], job[more[3]] = values[10], values[11], values[12]
+    else
+        values = call('HMGET', job.key, 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards', 'merge')
+    end
+    if not values[1] then
+        return nil
+    end
+    job.state, job.class, job.priority, job.place, job.attempts = values[1], values[2], values[3], values[4],
+        SMALL_OF[values[5]] or tonumber(values[5]) or 0
+    job.token, job.keep, job.shards, job.merge = values[6], values[7], values[8], values[9]
+    return setmetatable(job, RARE_INDEX)
+end
+
+-- How often the job was retried by hand under this id.
+function Job.retries(job)
+    return integer_of(job.retries, 0, 2147483646) or 0
+end
+
+-- What must hold before a job may be moved; anybody can write rubbish into a hash.
+function Job.is_sane(job)
+    return (OPEN[job.state] or ENDED[job.state]) and integer_of(job.class, 1, 9999) and BANDS[job.priority] and
+        integer_of(job.place, 0, 9007199254740992)
+end
+
+function Job.open_key(job)
+    return PREFIX .. (job.keep == '1' and 'openkeep:' or 'open:') .. job.flow
+end
+
+-- Shards and merges were begun already: they go before everything else of their flow.
+function Job.wait_key(job)
+    return PREFIX .. ((job.shard or job.merge == '1') and 'begun:' or 'wait:') .. job.flow .. ':' .. job.class .. ':' ..
+        job.priority
+end
+
+-- Names of the counters of open states: of `PREFIX n`, by class; and of every state, of a run.
+local COUNTER = { queued = {}, delayed = {}, running = {}, active = {} }
+local RUN_COUNTER = { queued = 'n:queued', delayed = 'n:delayed', running = 'n:running', done = 'n:done', dead = 'n:dead',
+    skipped = 'n:skipped', cancelled = 'n:cancelled' }
+
+local function counter(state, class)
+    local names = COUNTER[state]
+    if not names then
+        return state
+    end
+    local name = names[class]
+    if not name then
+        name = state .. ':' .. class
+        names[class] = name
+    end
+    return name
+end
+
+function Job.count(job, state, delta)
+    if job.shard then
+        return -- The parent stands for its shards in every count.
+    end
+    local name = counter(state, job.class)
+    BUMPS[name] = (BUMPS[name] or 0) + delta
+    Flow.bump_run(job.run, RUN_COUNTER[state], delta)
+end
+
+function Job.active(job, delta)
+    local name = counter('active', job.class)
+    BUMPS[name] = (BUMPS[name] or 0) + delta
+    local run = Flow.run(job.run)
+    run.active, run.touched = run.active + delta, true
+    if META.suites_limited > 0 then
+        Flow.settle_suite(job.suite)
+    end
+end
+
+-- As Job.count() and Job.active() of n jobs of one class and run, no shards, that were queued and are running, where no suite has a
+-- cap. run: its record.
+function Job.count_started(class, run, n)
+    local queued, running, active = counter('queued', class), counter('running', class), counter('active', class)
+    BUMPS[queued] = (BUMPS[queued] or 0) - n
+    BUMPS[running] = (BUMPS[running] or 0) + n
+    BUMPS[active] = (BUMPS[active] or 0) + n
+    run['n:queued'], run['n:running'], run.active = run['n:queued'] - n, run['n:running'] + n, run.active + n
+    run.touched = true
+end
+
+-- Takes an unfinished job out of its place.
+function Job.leave_place(job)
+    if job.state == 'queued' then
+        call('ZREM', Job.wait_key(job), job.tag)
+    elseif job.state == 'delayed' then
+        call('ZREM', PREFIX .. 'delayed', job.id)
+    elseif Queue.repairing('leases', call, 'ZREM', PREFIX .. 'leases', job.id) == 1 or call('ZREM', PREFIX .. 'sharded',
+            job.id) == 0 then
+        Job.active(job, -1) -- One that stands in neither had its lease go with the key.
+    end
+    Job.count(job, job.state, -1)
+end
+
+--[[
+to: queued, delayed (at), running (at: when to look), sharded; more: further fields of the hash.
+Every move of an unfinished job goes through here, so that places, counts and ready sets agree.
+--]]
+function Job.place(job, to, at, more)
+    local was_running = job.state == 'running'
+    if OPEN[job.state] then
+        Job.leave_place(job)
+    end
+    local fields = more or {}
+    local n = fields[1] == 'state' and 0 or #fields -- Of a new job it is the first, which every verb finds soonest.
+    job.state = to == 'sharded' and 'running' or to
+    fields[n + 1], fields[n + 2] = 'state', job.state
+    call('HSET', job.key or PREFIX .. 'job:' .. job.id, unpack(fields))
+    if to == 'queued' then
+        call('ZADD', Job.wait_key(job), job.place, job.tag)
+    elseif to == 'delayed' then
+        call('ZADD', PREFIX .. 'delayed', at, job.id)
+    elseif to == 'running' then
+        Queue.repairing('leases', call, 'ZADD', PREFIX .. 'leases', at, job.id)
+        Job.active(job, 1)
+    else
+        call('ZADD', PREFIX .. 'sharded', job.place, job.id)
+    end
+    Job.count(job, job.state, 1)
+    local ready, before = Flow.settle(job.flow, job.class, job.priority, nil, to == 'queued')
+    if ready and to == 'queued' and not before then
+        Flow.wake(job.class) -- Of a flow that stood there already, the wake is passed on by every claim.
+    end
+    if was_running then
+        Flow.slot_freed(job.run)
+    end
+end
+
+function Job.queue(job, more)
+    local fields = more or {}
+    fields[#fields + 1] = 'queued'
+    fields[#fields + 1] = NOW_TEXT
+    Job.place(job, 'queued', nil, fields)
+end
+
+-- How one attempt's last word was answered, so that repeating it is answered alike.
+function Job.last_word(job, word)
+    return job.token .. ' ' .. word
+end
+
+function Job.repeated_word(job, token, verb_name)
+    if not job.last or token == '' then
+        return nil
+    end
+    local last_token, word, rest = job.last:match('^(%S+) (%S+) ?(.*)$')
+    if last_token == token and word == verb_name then
+        return rest
+    end
+    return nil
+end
+
+-- All shards of a parent go, wherever they are.
+function Job.drop_shards(parent)
+    local count = tonumber(parent.shards)
+    if not count then
+        return
+    end
+    for k = 0, math.min(count, 1024) - 1 do
+        local id = parent.id .. '@' .. k
+        local ok, shard = pcall(Job.load, id)
+        if ok and shard and OPEN[shard.state] and Job.is_sane(shard) then
+            Job.leave_place(shard)
+        end
+        call('UNLINK', PREFIX .. 'job:' .. id, PREFIX .. 'log:' .. id)
+    end
+    call('UNLINK', PREFIX .. 'part:' .. parent.id)
+    Flow.settle(parent.flow, parent.class, parent.priority)
+    Flow.slot_freed(parent.run)
+end
+
+-- An end in the job's hash, where its verb has no fields of its own to add.
+function Job.write_end(job, state, reason, last)
+    call('HSET', job.key or PREFIX .. 'job:' .. job.id, 'state', state, 'reason', reason,
+        'ended', NOW_TEXT, 'token', '', 'last', last)
+    job.state, job.reason, job.ended, job.token = state, reason, NOW, nil
+end
+
+--[[
+The end of a job: done, dead, skipped or cancelled, with its entry in the stream and in the run's index. The end of a
+shard that is not done is the end of its parent. more: further fields of the hash.
+--]]
+function Job.finish(job, state, reason, word, more)
+    if job.shard then
+        local parent = Job.load(job.parent)
+        local fields = { 'state', state, 'reason', short_text(reason), 'token', '', 'ended', NOW }
+        if word then
+            fields[#fields + 1] = 'last'
+            fields[#fields + 1] = Job.last_word(job, word)
+        end
+        Job.leave_place(job)
+        job.state = state
+        call('HSET', PREFIX .. 'job:' .. job.id, unpack(fields))
+        if parent and parent.state == 'running' and state ~= 'done' then
+            local tail = call('GET', PREFIX .. 'log:' .. job.id)
+            if tail then
+                call('SET', PREFIX .. 'log:' .. parent.id, tail)
+            end
+            Job.finish(parent, state, 'shard ' .. job.shard .. ': ' .. reason)
+        else
+            Flow.settle(job.flow, job.class, job.priority)
+            Flow.slot_freed(job.run)
+        end
+        return
+    end
+    local was_running = job.state == 'running'
+    if OPEN[job.state] then
+        Job.leave_place(job)
+    end
+    reason = reason ~= '' and short_text(reason) or ''
+    if more and more[1] then
+        call('HSET', PREFIX .. 'job:' .. job.id, unpack(more))
+    end
+    Job.write_end(job, state, reason, word and Job.last_word(job, word) or job.last or '')
+    call('ZREM', Job.open_key(job), job.tag)
+    Queue.note_end(state, job.id)
+    Job.count(job, state, 1)
+    Results.publish_end(job)
+    if job.shards then
+        Job.drop_shards(job)
+    end
+    if was_running and Flow.is_unlimited(job.run) then
+        return -- Nothing that waits has moved, and nothing was held back.
+    end
+    Flow.settle(job.flow, job.class, job.priority)
+    if was_running then
+        Flow.slot_freed(job.run)
+    end
+end
+
+--[[
+A job is wanted no more: one that a lease holds is marked, which the next heartbeat acts on; any other ends in state: it waits, it is
+split, or nobody is held to it any more. Returns the state after.
+--]]
+function Job.cancel(job, state, reason)
+    if job.state == 'running' and Queue.repairing('leases', call, 'ZSCORE', PREFIX .. 'leases', job.id) then
+        call('HSET', PREFIX .. 'job:' .. job.id, 'cancel', reason)
+        return 'running'
+    end
+    Job.finish(job, state, reason)
+    return state
+end
+
+--[[
+The job that token holds, or nil. Until another claim the token of a reclaimed job stays good: its holder is heard
+from again, so the job is running again, and nothing is charged for it.
+--]]
+function Job.held_by(id, token, more, parsed)
+    local job = Job.load(id, more, parsed)
+    if not job or not job.token or token == '' or job.token ~= token or not Job.is_sane(job) then
+        return nil, job
+    end
+    if job.state == 'queued' or job.state == 'delayed' then
+        Job.place(job, 'running', NOW + (tonumber(job.lease) or Queue.meta().lease_ms), { 'suspect', '' })
+        job.suspect = nil
+        Queue.bump('regained', 1)
+    elseif job.state ~= 'running' then
+        return nil, job
+    end
+    return job, job
+end
+
+-- Exponential, with jitter taken from the id: the same job always waits the same, different jobs differ.
+function Job.backoff(id, attempt, base_ms)
+    local jitter = tonumber(redis.sha1hex(id .. attempt):sub(1, 4), 16) / 65535
+    local wait = base_ms * 4 ^ math.min(math.max(attempt, 1) - 1, 8)
+    return math.floor(math.min(wait, BACKOFF_MS_MAX) * (0.8 + 0.4 * jitter))
+end
+
+-- Bytes that are no job, or a job that is none any more: kept apart with the reason, never in the way.
+function Queue.add_bad(subject, reason, data)
+    local words = { 'XADD', PREFIX .. 'bad', 'MAXLEN', '~', 10000, '*', 'id', tostring(subject):sub(1, 200), 'reason',
+        tostring(reason):sub(1, 200), 'data', tostring(data or ''):sub(1, 4096) }
+    local ok, problem = pcall(call, unpack(words))
+    if not ok and wrong_type(problem) then -- Not mended(), which tells it here.
+        call('UNLINK', PREFIX .. 'bad')
+        call(unpack(words))
+    elseif not ok then
+        error(problem, 0)
+    end
+    Queue.bump('bad_entries', 1)
+end
+
+Queue.AFTER_REPAIR = {} -- By name: what is to be noted of a key that was lost so.
+
+--[[
+What f, a command on the key of this name alone, replies. Where another type than f's stands under the name, it is taken away and f
+makes the key anew: left there it would hold up all. Its text is kept with the reason.
+--]]
+function Queue.repairing(name, command, ...)
+    local ok, reply = pcall(command, ...)
+    if ok then
+        return reply
+    end
+    if not wrong_type(reply) then
+        error(reply, 0)
+    end
+    local _, text = pcall(call, 'GET', PREFIX .. name)
+    Queue.add_bad(name, 'the key was of another type and is made anew: ' .. error_said(reply), type(text) == 'string' and text or
+        '')
+    call('UNLINK', PREFIX .. name)
+    if Queue.AFTER_REPAIR[name] then
+        Queue.AFTER_REPAIR[name]()
+    end
+    return command(...)
+end
+
+--[[
+Takes whatever stands under this id out of every place. What it holds is left for people to look at, as long as of a dead
+job; its hash becomes `bad`, so that it is not counted as waiting. The row in its run's index is for `forget`.
+--]]
+function Job.set_aside(id, reason, class, place)
+    local key = Job.parse(id)
+    Queue.add_bad(id, reason, '')
+    for _, set in ipairs({ 'delayed', 'leases', 'sharded' }) do
+        pcall(call, 'ZREM', PREFIX .. set, id)
+    end
+    if not key then
+        return
+    end
+    for _, set in ipairs({ 'open:', 'openkeep:' }) do
+        pcall(call, 'ZREM', PREFIX .. set .. key.flow, key.tag)
+    end
+    if class then
+        for band = 0, 3 do
+            pcall(call, 'ZREM', PREFIX .. 'wait:' .. key.flow .. ':' .. class .. ':' .. band, key.tag)
+            pcall(call, 'ZREM', PREFIX .. 'begun:' .. key.flow .. ':' .. class .. ':' .. band, key.tag)
+        end
+    end
+    if place and not key.shard then
+        Queue.bump(place, -1)
+        Queue.bump('bad', 1)
+        Flow.bump_run(key.run, 'n:' .. place:match('^%a+'), -1)
+    end
+    pcall(call, 'HSET', PREFIX .. 'job:' .. id, 'state', 'bad', 'reason', short_text(reason), 'token', '')
+    if not key.shard then -- Those go with their job.
+        pcall(call, 'ZADD', PREFIX .. 'ended:bad', NOW_TEXT, id)
+        pcall(call, 'RPUSH', PREFIX .. 'index:' .. key.run, Results.index_row(id, ''))
+    end
+end
