@@ -1,5 +1,5 @@
 --[[
-adopt: after a new epoch, put a running job back that Redis forgot.
+adopt: after Redis lost its data, registers a running job again.
 
 KEYS[1] prefix   "evalq:{queue}:"
 ARGV[1] worker   id of the process that runs it
@@ -10,7 +10,7 @@ ARGV[5] attempt  1 or more
 ARGV[6..17]      run session step variant suite policy band keep fingerprint needs_given needs record, as submit's
 
 Returns "ok", or "stale": another attempt holds it, it has ended, or it is a shard, whose parent starts anew.
-Holds   a job submitted again meanwhile and still waiting is the same job: it is running, with this token.
+Holds   if the job was submitted again and still waits, it is the same job: it is now running, with this token.
 Cost    O(log n).
 --]]
 local function adopted_new(submit, key, flow)

@@ -1,5 +1,5 @@
 --[[
-claim: give the next jobs that fit this worker's slots to one attempt each.
+claim: gives the next jobs that fit this worker's slots to one attempt each.
 
 KEYS[1] prefix    "evalq:{queue}:", fixes the hash slot of every key derived from it
 ARGV[1] worker    id of the claiming process, at most 64 printable bytes
@@ -11,12 +11,12 @@ ARGV[6...] class  numbers of the classes that fit
 
 Returns {"jobs" | "none", now, classes_version, due_ms, {id, token, record, attempt, shard, shards, merge, alone,
         queued_ms, task_done...}...}.
-Holds   an unfinished job is in exactly one of wait, begun, delayed, leases, sharded, before and after.
+Holds   before and after the call, an unfinished job is in exactly one of wait, begun, delayed, leases and sharded.
 Cost    O(C + log n) a job, C classes named, and less where jobs of one flow come one after another; at most 8 looks and 8
         promotions besides.
 --]]
 
--- nclasses class..., the last arguments, from args[at].
+-- Reads the last arguments, nclasses class..., which begin at args[at].
 function Claim.read_classes(args, at)
     local classes = {}
     local n = integer_arg(args, at, 0, CLASSES_MAX, 'nclasses')
@@ -29,7 +29,7 @@ function Claim.read_classes(args, at)
     return classes
 end
 
--- Checked arguments from args[at].
+-- Reads and checks the arguments of a claim, which begin at args[at].
 function Claim.read(args, at)
     local claim = { worker = label_arg(args, at, 64, 'worker'), request = label_arg(args, at + 1, 64, 'request'),
         lease = integer_arg(args, at + 2, 1, LEASE_MS_MAX, 'lease_ms'), count = integer_arg(args, at + 3, 1, 64, 'count') }
@@ -38,8 +38,8 @@ function Claim.read(args, at)
 end
 
 --[[
-The flows that stand first in a ready set, as many as the call may want, and how far they were taken; back: the lowest start of
-those that this call put back behind them. Read anew when one of those may be first.
+Reads the first flows of a ready set, as many as the call may need. at: the row to serve next. back: the lowest start of
+the flows that this call put back; once such a flow may be first, the line is read again.
 --]]
 local function line_read(claim, ready)
     local rows = call('ZRANGE', ready, '0', text_of(claim.count - #claim.rows), 'WITHSCORES')
@@ -48,19 +48,19 @@ local function line_read(claim, ready)
     return line
 end
 
--- The start of the line's row at `at`, in its order; math.huge: there is none.
+-- The virtual start of the row at `at`, or math.huge if there is no such row.
 local function start_at(line, at)
     local text = line.rows[at + 1]
     return text and (SMALL_OF[text] or tonumber(text)) or math.huge
 end
 
--- The line after its first flow was served, and put back with that start.
+-- Moves on in the line after its first flow was served and put back with the given start.
 local function line_on(claim, head, start)
     local line = claim.lines[head.ready]
     line.at, line.back = line.at + 2, math.min(line.back, start)
 end
 
--- The flow to serve next in one class and band, with its virtual start; nil when there is none.
+-- Finds the flow to serve next in one class and band. Nil: there is none.
 local function find_head(claim, class, band)
     local ready = PREFIX .. 'ready:' .. class .. ':' .. SMALL[band]
     for _ = 1, 4 * FEW do
@@ -74,7 +74,7 @@ local function find_head(claim, class, band)
         end
         local name, variant, suite = match(flow, '^([^/]+)/([^/]+)/([^/]+)$')
         if suite then
-            Claim.every(claim, suite) -- Where that cannot be read nothing is taken yet.
+            Claim.every(claim, suite) -- First: if it cannot be read, nothing was taken.
         end
         local run = Flow.run(name or match(flow, '^[^/]+') or '', band)
         if Flow.is_blocked(run) then
@@ -95,7 +95,7 @@ local function find_head(claim, class, band)
     return nil
 end
 
--- The best head over the named classes; heads are kept between the jobs of one call while they hold.
+-- Chooses the flow with the lowest start over all named classes. Keeps the heads for the next jobs of the call.
 local function choose(claim, band)
     local best
     local heads = claim.heads[band]
@@ -106,7 +106,7 @@ local function choose(claim, band)
             local ok, found = pcall(find_head, claim, class, band)
             if not ok and Keys.blameless(found) then
                 error(found, 0)
-            elseif not ok then -- Of no run: left there it would stand before all others for ever.
+            elseif not ok then -- It is not a flow. It would stay first for ever.
                 local gone, row = pcall(call, 'ZPOPMIN', PREFIX .. 'ready:' .. class .. ':' .. band)
                 Queue.add_bad('ready:' .. class .. ':' .. band, error_text(found, gone and row[1]), gone and row[1] or '')
                 claim.cut = true
@@ -126,13 +126,13 @@ local function cost_of(head)
     return head.cost
 end
 
--- Run's time and band's clock after a job of h has been served, where they stood at vt and clock.
+-- Returns the run's virtual time and the band's clock after one job was served.
 local function moved_on(vt, clock, start, cost)
     vt = max(vt, start)
     return vt + cost, max(clock, vt)
 end
 
--- Whether no other band has a job for these classes: then the sixteenth claim is as the others.
+-- Whether only this band has jobs for these classes. Then the sixteenth claim is like the others.
 local function one_band(claim, band)
     if claim.one_band == nil then
         local keys = {}
@@ -146,12 +146,12 @@ local function one_band(claim, band)
     return claim.one_band
 end
 
--- After how many claims one serves the lowest band first; 0: this one does.
+-- How many claims come before the next one that serves the lowest band first. 0: this one does.
 local function lowest_in()
     return 15 - Queue.meta().served % 16
 end
 
--- How many jobs of h surely come one after another, before it is another flow's or band's turn.
+-- How many jobs of this flow come next, before it is another flow's or band's turn.
 local function turns(claim, head)
     local run, most, other = head.run, claim.count - #claim.rows, head.next
     local vt, clock, start, cost = run[VT_FIELD[head.band]], META[CLOCK_FIELD[head.band]], head.start, cost_of(head)
@@ -178,7 +178,7 @@ local function turns(claim, head)
     return most
 end
 
--- Takes the flow's next jobs off its waiting set, by the flow's policy: tag and place of each, and whether they had not begun.
+-- Pops the flow's next jobs, by its policy. Returns tag and place of each, and whether they came from `wait`.
 local function pop(claim, head, most)
     local policy = call('HGET', PREFIX .. 'flow:' .. head.flow, 'policy')
     if policy ~= 'backfill' and policy ~= 'latest' then
@@ -199,7 +199,7 @@ local function waited(submitted)
     return text_of(max(NOW - (submitted and tonumber(submitted) or NOW), 0))
 end
 
--- What a claimer is told of one attempt.
+-- One attempt in the reply of a claim.
 function Claim.row(job, record, tasks)
     local row = { job.id, job.token, record or '', text_of(job.attempts), job.shard and text_of(job.shard) or '-1',
         job.shard and job.shards or '0', job.merge == '1' and '1' or '0', job.alone == '1' and '1' or '0', waited(job.submitted) }
@@ -216,7 +216,7 @@ local function row_of(job)
     return Claim.row(job, PREFIX .. 'msg:' .. (job.parent or job.id), tasks)
 end
 
--- Rows are made with the key of their record in its place; the records come in one call.
+-- Each row has the key of its record instead of the record. Reads all records in one call.
 local function records_read(rows)
     local keys = {}
     for i, row in ipairs(rows) do
@@ -238,7 +238,7 @@ function Claim.every(claim, suite)
     return every
 end
 
--- Submitted before any worker had told its suite's `every`: such a step is found not to be due when its turn comes.
+-- Whether the step is due by its suite's `every`. A job submitted before any worker had registered the suite may not be.
 function Claim.is_due(claim, job)
     if job.keep == '1' or job.shard or job.merge == '1' then
         return true
@@ -247,7 +247,8 @@ function Claim.is_due(claim, job)
     return every <= 1 or tonumber(job.step) % every == 0
 end
 
--- A job's next attempt, in its hash; returns its token. before: fields of those before it may be there.
+-- Writes a job's next attempt into its hash and returns the token. before: the job had an attempt, whose fields must be
+-- cleared.
 local function attempt_write(claim, key, attempts, before)
     if not claim.token then
         claim.token = Queue.meta().token
@@ -268,8 +269,8 @@ local function attempt_write(claim, key, attempts, before)
 end
 
 --[[
-As start(), of a job that waits at place and has nothing particular to it; nil where it may have. What it changes in counts is
-counted when all of the flow's jobs are started.
+Starts a job in the common case, without loading it whole. Returns nil if the job may be special; then start() does it.
+The caller adjusts the counts once for all jobs of the flow.
 --]]
 local function start_plain(claim, head, tag, place)
     if not find(tag, '^%d+$') or Claim.every(claim, head.suite) > 1 then
@@ -289,7 +290,7 @@ local function start_plain(claim, head, tag, place)
     return { id, token, PREFIX .. 'msg:' .. id, text_of(attempts), '-1', '0', '0', '0', waited(values[6]) } -- As Claim.row().
 end
 
--- Makes one popped job an attempt; nil: it was not due, and is skipped.
+-- Starts one popped job. Nil: it was not due and is skipped.
 local function start(claim, head, tag)
     local job = Job.parse_tag(head, tag)
     local id = job and job.id
@@ -303,7 +304,7 @@ local function start(claim, head, tag)
     end
     job.state, job.attempts = 'running', job.attempts + 1
     job.token = attempt_write(claim, job.key, job.attempts, true)
-    local row = row_of(job) -- Before it is counted: a job that is set aside leaves `queued` once, and gets no lease.
+    local row = row_of(job) -- First: if this fails, the job is set aside, which counts it and gives no lease.
     Job.count(job, 'queued', -1)
     Job.count(job, 'running', 1)
     Job.active(job, 1)
@@ -311,7 +312,7 @@ local function start(claim, head, tag)
     return row
 end
 
--- Makes the popped jobs attempts, as far as they are jobs and due; returns how many.
+-- Starts the popped jobs. Returns how many were valid and due.
 local function start_all(claim, head, popped, unbegun)
     local before = #claim.rows
     local plain = unbegun and META.suites_limited == 0 and head.suite
@@ -340,7 +341,7 @@ local function start_all(claim, head, popped, unbegun)
     return #claim.rows - before
 end
 
--- The run's time moves on by what n jobs cost, the clock to where it stood; the flow goes to its new place in the line.
+-- After n jobs were served: moves the run's virtual time and the band's clock, and puts the flow back into its line.
 local function served(claim, head, n)
     local run, time, clock_field = head.run, VT_FIELD[head.band], CLOCK_FIELD[head.band]
     local vt, clock, start = run[time], META[clock_field], head.start
@@ -350,7 +351,7 @@ local function served(claim, head, n)
     end
     Queue.set_meta(clock_field, clock)
     Queue.set_meta('served', Queue.meta().served + n)
-    if run.moved and run.moved ~= time then -- A claim that serves a run in two bands.
+    if run.moved and run.moved ~= time then -- This claim serves the run in two bands.
         call('HSET', PREFIX .. 'run:' .. run.name, run.moved, number_text(run[run.moved]))
     end
     run[time], run.moved, run.touched = vt, time, true
@@ -365,7 +366,7 @@ local function served(claim, head, n)
     end
 end
 
--- Serves a flow of band: how many of its jobs, or 0 when the band is empty for these classes.
+-- Serves one flow of the band. Returns how many jobs it started; 0: the band is empty for these classes.
 local function serve(claim, band)
     for try = 1, 4 * FEW do
         local head = not claim.empty[band] and choose(claim, band)
@@ -380,12 +381,12 @@ local function serve(claim, band)
             served(claim, head, n)
             return n
         end
-        if not ok then -- Its turn is over: it would stand before all others for ever.
+        if not ok then -- It cannot be served. It would stay first for ever.
             Job.set_aside(head.flow, error_text(popped, head.flow), head.class)
             served(claim, head, 1)
         end
         claim.lines[head.ready] = nil
-        -- An empty flow leaves its ready set: trap of every fair queue. So does what is no flow.
+        -- An empty flow must leave its ready set, and so must a member that is not a flow.
         if not pcall(Flow.settle, head.flow, head.class, head.band_text) then
             pcall(call, 'ZREM', head.ready, head.flow)
         end
@@ -394,7 +395,7 @@ local function serve(claim, band)
     return 0
 end
 
--- Classes of suites that are neither paused nor at their cap.
+-- The classes whose suites are neither paused nor at their cap.
 function Claim.open_classes(classes)
     local open = {}
     local reasons = #classes > 0 and call('HMGET', PREFIX .. 'block', unpack(classes)) or {}
@@ -406,10 +407,10 @@ function Claim.open_classes(classes)
     return open
 end
 
--- The reply to a request that was answered before: those of its claims that still hold.
+-- If the request was answered before: the attempts of that answer that are still valid.
 local function repeated(claim)
-    local record = Queue.repairing('worker:' .. claim.worker, call, 'HMGET', PREFIX .. 'worker:' .. claim.worker, 'request',
-        'claims')
+    local name = 'worker:' .. claim.worker
+    local record = Queue.repairing(name, call, 'HMGET', PREFIX .. name, 'request', 'claims')
     if record[1] ~= claim.request then
         return nil
     end
@@ -423,7 +424,7 @@ local function repeated(claim)
     return rows
 end
 
--- due: as Sweep.next_due(), or nil where it must be looked at.
+-- due: the result of Sweep.next_due(), or nil if it is not known.
 local function answer(rows, due)
     records_read(rows)
     if due == nil then
@@ -437,7 +438,7 @@ local function answer(rows, due)
     return reply
 end
 
--- The wake markers of classes that have more are set again: a wake may have been eaten by this very claim.
+-- Sets the wake markers of classes that have more jobs again, because this claim may have consumed one.
 local function wake_on(claim)
     for _, class in ipairs(claim.open) do
         local ready = PREFIX .. 'ready:' .. class
@@ -452,7 +453,7 @@ function Claim.run(claim)
     if before then
         return answer(before)
     end
-    local due = Sweep.leases_and_delays() -- No claim delays a job after that.
+    local due = Sweep.leases_and_delays() -- Nothing in this call delays a job afterwards.
     local rows = {}
     claim.rows, claim.heads, claim.every, claim.open, claim.lines, claim.empty = rows, { [0] = {}, {}, {}, {} }, {}, {}, {}, {}
     claim.lease_text, claim.look = text_of(claim.lease), text_of(NOW + claim.lease)
@@ -470,7 +471,7 @@ function Claim.run(claim)
         end
         if not ok and #rows == 0 then
             error(n, 0)
-        elseif not ok then -- What was taken is told, or it would run nowhere; the next claim says what is wrong.
+        elseif not ok then -- The reply must name the attempts made so far. The next claim reports the error.
             claim.cut = true
             break
         elseif n == 0 then
@@ -494,7 +495,7 @@ function Claim.run(claim)
     if Queue.meta().idle_until > NOW then
         Claim.note_idle(claim, #rows)
     end
-    if #rows == claim.count or claim.cut then -- Cut: rubbish used up what one call may do; good jobs can stand behind it.
+    if #rows == claim.count or claim.cut then -- cut: invalid entries used up this call, and valid jobs may wait behind them.
         wake_on(claim)
     end
     return answer(rows, due)

@@ -1,5 +1,5 @@
 --[[
-classes: every class of the queue, for workers to compute which of them their slots fit.
+classes: lists the classes of the queue. A worker computes which of them fit its slots.
 
 KEYS[1] prefix "evalq:{queue}:"
 

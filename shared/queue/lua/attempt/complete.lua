@@ -1,5 +1,5 @@
 --[[
-complete: the attempt's work is done; a shard hands its part in with it.
+complete: ends an attempt that did its work. A shard also gives its part of the result.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job, or shard ID@K
@@ -7,7 +7,7 @@ ARGV[2] token  of the attempt
 ARGV[3] part   "" when not a shard; else its encoded sums, at most 64 KiB
 
 Returns "done", "duplicate" (this attempt completed before) or "stale" (another holds the job, or it has ended).
-Holds   the part is stored by shard number; the one that fills the last place queues the merge, once.
+Holds   the part is stored by shard number. The last part queues the merge, once.
 Cost    O(log n).
 --]]
 

@@ -1,5 +1,5 @@
 --[[
-complete_claim: complete, then claim, in one round trip.
+complete_claim: calls complete, then claim, in one round trip.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1..3]     complete's arguments

@@ -1,5 +1,5 @@
 --[[
-fail: the attempt came to nothing.
+fail: ends an attempt that failed.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job or shard
@@ -11,13 +11,13 @@ ARGV[5] detail everything worth keeping, cut at 8 KiB
 ARGV[6] worker id of the process
 
 Returns {state, due_ms}: due_ms 0 unless delayed; or "stale".
-Holds   a job that crashed two workers runs alone next; a crash alone is its last.
+Holds   a job that crashed on two workers runs alone next. If it crashes alone, it is dead.
 Cost    O(log n).
 --]]
 local KINDS = { retry = true, crash = true, timeout = true, fatal = true, vanished = true, changed = true,
     incomplete = true }
 
--- Counts a crash; returns whether the job is done with, and the fields to set.
+-- Counts a crash. Returns whether it was the job's last attempt, and the fields to set.
 local function crashed(job, worker)
     local values = call('HMGET', PREFIX .. 'job:' .. job.id, 'crashes', 'crashed_on', 'alone')
     local fields = { 'crashes', (tonumber(values[1]) or 0) + 1, 'crashed_on', short_text(worker) }

@@ -1,5 +1,5 @@
 --[[
-gpus: which GPUs of its machine a worker has for itself. Renews what it holds, takes what is free, frees what it does not name.
+gpus: leases GPUs of a machine to a worker. Renews those that it holds, takes free ones, and frees those that it does not name.
 
 KEYS[1] prefix   "evalq:{queue}:"
 ARGV[1] worker   id of the process
@@ -10,15 +10,15 @@ ARGV[5] several  1 to 64: it takes no fewer at once
 ARGV[6] n        0 to 64 GPUs
 ARGV[7...]       n times: uuid token; token "" for one that it does not hold
 
-Returns a token per GPU, "" for one that is not the worker's: never was, or was taken by another since.
-Holds   a GPU has one holder. Expiry as with jobs: overdue, it is marked; overdue and not renewed since, two thirds of its
-        lease later, it is free. Until another takes it the old token stays good.
+Returns a token for each GPU, or "" if the worker does not hold it.
+Holds   a GPU has one holder. An overdue lease is marked. If it is not renewed for two thirds of a lease more, the GPU is
+        free. Until another worker takes it, the old token stays valid.
 Cost    O(n); the machine's hash has at most 256 fields.
 --]]
 local GPUS_MAX = 64
 local GPUS_KEPT_MAX = 256
 
--- A lease as it stands in the hash: HOLDER TOKEN LEASE_MS LOOK_MS SUSPECT.
+-- Parses a lease of the hash: HOLDER TOKEN LEASE_MS LOOK_MS SUSPECT.
 local function gpu_read(text)
     local worker, token, lease, look, suspect = tostring(text or ''):match('^(%S+) (%d+) (%d+) (%d+) ([01])$')
     lease, look = integer_of(lease, 1, LEASE_MS_MAX), integer_of(look, 0, 9007199254740992)
@@ -45,7 +45,7 @@ local function gpu_renew(request, uuid, token)
     request.held = request.held + 1
 end
 
--- Looks at another's lease; true when it is over.
+-- Checks another worker's lease. True: it has expired.
 local function gpu_over(request, uuid, record)
     if record.look > NOW + record.lease then -- A clock that was set back must not keep it for ever.
         record.look = NOW + record.lease

@@ -1,5 +1,5 @@
 --[[
-heartbeat: a worker lives, and so do its attempts.
+heartbeat: reports that a worker and its attempts are alive.
 
 KEYS[1] prefix      "evalq:{queue}:"
 ARGV[1] worker      id of the process
@@ -10,7 +10,7 @@ ARGV[5...]          n times: id token done total status
 
 Returns {now, classes_version, word...}, a word per attempt: ok; cancel (the job is cancelled now, stop it);
         stale (another holds it, or it has ended: stop it, publish nothing).
-Holds   a heartbeat with the token of a reclaimed job that nobody claimed since makes it running again, uncharged.
+Holds   if a job was taken back and nobody claimed it since, a heartbeat with its token makes it running again, uncharged.
 Cost    O(n log N); at most 8 looks, 8 promotions, one slice of postponed work.
 --]]
 local function beat(id, token, done, total, status, lease)
@@ -40,7 +40,7 @@ local function beat(id, token, done, total, status, lease)
         fields[#fields + 1] = short_text(status)
     end
     call('HSET', PREFIX .. 'job:' .. id, unpack(fields))
-    Queue.repairing('leases', call, 'ZADD', PREFIX .. 'leases', NOW + lease, id) -- Also where the key was lost: it is held.
+    Queue.repairing('leases', call, 'ZADD', PREFIX .. 'leases', NOW + lease, id) -- Writes the lease again if the key was lost.
     return 'ok'
 end
 

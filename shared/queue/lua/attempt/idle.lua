@@ -1,5 +1,5 @@
 --[[
-idle: for which of these suites a worker is free that found nothing to claim. Each answer is taken: one asker gets it.
+idle: tells for which of these suites a free worker found nothing to claim. Each free worker is told to one caller only.
 
 KEYS[1] prefix    "evalq:{queue}:"
 ARGV[1] run       who asks: nothing while it is paused or at its cap
@@ -15,7 +15,7 @@ Cost    O(n).
 local IDLE_MS = 15000 -- Workers claim at least every 5 s while they are free.
 local ASKED_MS = 60000
 
--- The end of a claim: with room left over, its classes have nothing for it; filled, their workers are at work.
+-- After a claim: notes its classes as idle if it found fewer jobs than it wanted, and as busy if it found enough.
 function Claim.note_idle(claim, rows)
     if rows == claim.count then
         if #claim.classes > 0 then
@@ -32,7 +32,7 @@ function Claim.note_idle(claim, rows)
     end
 end
 
--- The class of the suite with these needs: of the asker's own it is made, so that workers see whether they fit it.
+-- The class of the suite with these needs. It is made if needs are given, so that workers can see whether they fit.
 local function class_of(suite, needs)
     if needs == '*' then
         return (Flow.class(suite, needs))
@@ -40,7 +40,7 @@ local function class_of(suite, needs)
     return (Flow.make_class(suite, needs))
 end
 
--- Those who are asked now wake what is blocked: until now claims left no marks.
+-- Claims leave marks only while somebody asks. If this is the first question, wakes the workers that are blocked.
 local function asked(classes)
     if Queue.meta().idle_until < NOW then
         for _, class in ipairs(classes) do

@@ -1,5 +1,5 @@
 --[[
-leave: an orderly goodbye of a worker; its jobs were completed or released before.
+leave: removes a worker that stops. It has completed or released its jobs before.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] worker id of the process

@@ -1,5 +1,5 @@
 --[[
-parts: what the shards of a job handed in, for the attempt that merges.
+parts: returns the results of the shards of a job, for the attempt that merges them.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job

@@ -1,7 +1,6 @@
 --[[
-peek: which job the next claim of these classes would get, as the queue stands. Nothing is held by it: another may take the
-job, what falls due until the claim goes before it, and where the order is known only after something is put right there is
-no answer.
+peek: tells which job the next claim of these classes would get now. It reserves nothing: another worker may take the job, and
+a job that becomes due goes first. If the order is only known after a correction, there is no answer.
 
 KEYS[1] prefix    "evalq:{queue}:"
 ARGV[1] nclasses  0 to 64

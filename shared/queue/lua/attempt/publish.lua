@@ -1,5 +1,5 @@
 --[[
-publish: one task's result, once.
+publish: publishes the result of one task, once.
 
 KEYS[1] prefix         "evalq:{queue}:"
 ARGV[1] id             job

@@ -1,11 +1,11 @@
 --[[
-release: an attempt is given back unfinished (drained, preempted): to its place, not charged.
+release: gives an unfinished attempt back (drained, preempted). The job returns to its place, uncharged.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job or shard
 ARGV[2] token  of the attempt
 
-Returns "queued", or "stale". A job marked meanwhile ends as cancelled; it is off the worker's hands all the same: "queued".
+Returns "queued", or "stale". A job that was cancelled meanwhile ends as cancelled; the answer is "queued" too.
 Holds   place and attempts are as before the claim.
 Cost    O(log n).
 --]]

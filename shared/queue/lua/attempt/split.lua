@@ -1,5 +1,5 @@
 --[[
-split: the claimed job becomes shards, each claimed like a job by any worker; this attempt ends uncharged.
+split: splits the claimed job into shards. Any worker can claim a shard like a job. This attempt ends uncharged.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job
@@ -7,7 +7,8 @@ ARGV[2] token  of the attempt
 ARGV[3] n      2 to 1024
 
 Returns "ok" or "stale".
-Holds   a job that was cancelled meanwhile ends so: "stale". The parent is running, without a lease, until its last part is in or one shard is dead.
+Holds   a job that was cancelled meanwhile ends as cancelled: "stale". The parent is running, without a lease, until its
+        last part arrives or one shard is dead.
 Cost    O(n log N).
 --]]
 local function shards_make(job, n)

@@ -1,13 +1,14 @@
 --[[
-The policy `backfill`: a step newer than any ever taken, else the waiting step nearest the middle of the widest gap between
-taken steps, so that the curve is evenly resolved at any time. Gaps lie in one session each; a gap's entry may be out of
-date (its steps taken or gone) and is put right when it comes up: a bounded number of times a call.
+Backfill: the policy of that name. A claim gets a step newer than any ever taken, else the waiting step nearest the
+middle of the widest gap between taken steps, so that the curve is evenly resolved at any time. Gaps lie in one session
+each; a gap's entry may be out of date (its steps taken or gone) and is put right when it comes up: a bounded number of
+times a call.
 --]]
 local function gaps_key(flow, class, band)
     return PREFIX .. 'gaps:' .. flow .. ':' .. class .. ':' .. band
 end
 
--- The taken places around one place in its session, both included; 0 and nil where there is none.
+-- The taken places at or next to a place, in its session: below and above. Defaults: the session's first place, and nil.
 local function around(flow, place)
     local base = place - place % SPAN
     local taken = PREFIX .. 'taken:' .. flow
@@ -16,11 +17,11 @@ local function around(flow, place)
     return tonumber(below) or base, tonumber(above)
 end
 
--- Notes the gap that holds a waiting place. A gap without an upper end reaches to that place.
+-- Notes the gap around a waiting place. A gap without an upper end reaches to that place.
 function Backfill.note(flow, class, band, place)
     local low, high = around(flow, place)
     if high == low then
-        high = nil -- The step itself was taken before: a retry; the gap above it holds it at its edge.
+        high = nil -- The step was taken before, so this is a retry. It is at the edge of the gap above it.
         local next_up = call('ZRANGEBYSCORE', PREFIX .. 'taken:' .. flow, '(' .. text_of(place),
             '(' .. text_of(place - place % SPAN + SPAN), 'LIMIT', 0, 1)[1]
         high = tonumber(next_up)
@@ -34,7 +35,7 @@ function Backfill.note(flow, class, band, place)
     end
 end
 
--- The waiting entry of [low, high] nearest the middle: tag, place; nil when there is none.
+-- The waiting step between low and high that is nearest the middle: tag and place, or nil.
 local function nearest(wait, low, high)
     local middle = low + math.floor((high - low) / 2)
     local up = call('ZRANGEBYSCORE', wait, text_of(middle), text_of(high), 'WITHSCORES', 'LIMIT', 0, 1)
@@ -65,14 +66,14 @@ function Backfill.take(flow, class, band, place)
     end
 end
 
--- A step taken inside a gap: then it is none any more; nil: it is still one.
+-- A step that was taken inside the gap, which is then no gap any more. Nil: it is still a gap.
 local function gap_cut(flow, low, high)
     local base = low - low % SPAN
     return call('ZRANGEBYSCORE', PREFIX .. 'taken:' .. flow, '(' .. text_of(low),
         high and '(' .. text_of(high) or '(' .. text_of(base + SPAN), 'LIMIT', 0, 1)[1]
 end
 
--- Looks up whether a gap is still one; puts it right when it is not.
+-- Whether a gap's entry is up to date. Corrects the entry if it is not.
 local function gap_true(flow, gaps, member, low, high, wait)
     local base = low - low % SPAN
     local inside = gap_cut(flow, low, high)
@@ -92,7 +93,7 @@ local function gap_true(flow, gaps, member, low, high, wait)
     return false
 end
 
--- Takes one entry off the waiting set: its tag, or nil when the set is empty.
+-- Pops one job of the waiting set. Returns its tag, or nil if the set is empty.
 function Backfill.pop(flow, class, band)
     local wait = PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band
     local gaps = gaps_key(flow, class, band)
@@ -129,7 +130,7 @@ function Backfill.pop(flow, class, band)
     return tag
 end
 
--- What pop() would take, and nothing written: nil also where a gap must be put right before that is known.
+-- The tag that pop() would return, without a write. Nil also if a gap must be corrected first.
 function Backfill.peek(flow, class, band)
     local wait = PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band
     local newest = call('ZREVRANGE', wait, 0, 0, 'WITHSCORES')

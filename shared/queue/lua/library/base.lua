@@ -1,21 +1,20 @@
 --[[
-What every function stands on: the prefix, server time, checked arguments, the queue's meta record and counters that
-are added up during a call and written once at its end. Of what Redis holds nothing survives the call; texts that were
-found to be names, and numbers as text, do.
+The base of every function: the key prefix, the server's time, checked arguments, the queue's meta record, and counters
+that are summed during a call and written once at its end. Nothing that was read from Redis is kept for the next call.
 
-What costs here is Lua more than Redis: numbers that Redis is given as numbers (it prints them as doubles: they go as text),
-patterns, tables that grow, and whatever must be collected again.
+Lua costs more here than Redis does. Four things are slow: a number handed to Redis as a number (Redis prints it as a
+double, so hand it over as text), patterns, tables that grow, and garbage.
 --]]
-local call -- redis.call, which exists only while a function runs; begin() sets it.
+local call -- redis.call. It exists only while a function runs, so begin() sets it.
 local MAJOR = 1
 local DAY_MS = 86400000
-local SPAN = 1099511627776 -- 2^40: steps lie below it; place = session ordinal * SPAN + step.
+local SPAN = 1099511627776 -- 2^40. Steps are below it. A job's place is its session's ordinal * SPAN + step.
 local STATES = { 'queued', 'delayed', 'running', 'done', 'dead', 'skipped', 'cancelled' }
 local BANDS = { ['0'] = 0, ['1'] = 1, ['2'] = 2, ['3'] = 3 }
 local OPEN = { queued = true, delayed = true, running = true }
 local ENDED = { done = true, dead = true, skipped = true, cancelled = true }
 
--- Defaults; a field of the same name in `PREFIX meta` takes its place.
+-- Defaults. A field of the same name in `PREFIX meta` overrides one.
 local DEFAULTS = {
     lease_ms = 15000,
     heartbeat_ms = 3000,
@@ -32,26 +31,27 @@ local LEASE_MS_MAX = 3600000
 local DELAY_MS_MAX = 30 * DAY_MS
 local BACKOFF_MS_MAX = 600000
 local RETRY_MS_MAX = BACKOFF_MS_MAX * 6 / 5 -- With the jitter of Job.backoff().
-local FAR_MS = 10000 -- Who is due later than that is looked at: it may be a clock's fault.
+local FAR_MS = 10000 -- A job that is due later than this is checked, because a clock may have jumped.
 local CLASSES_MAX = 64
 local SLICE = 100
 local FEW = 8
 
 local PREFIX, NOW = '', 0
-local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
-local TIME = { '0', '0' } -- The same as Redis told it: seconds, microseconds.
-local ARGS, KIND = {}, '' -- Of the call.
+local NOW_TEXT = '0' -- NOW as text, which is cheaper to hand to Redis.
+local TIME = { '0', '0' } -- The reply of TIME: seconds, microseconds.
+local ARGS, KIND = {}, '' -- The arguments of this call and the kind of its function.
 local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES, ENDS, COSTS = nil, {}, {}, {}, {}, {}, {}, {}
-local CLAIMS = false -- This call claims: of a run it will want more.
-local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
+local CLAIMS = false -- Whether this call claims. Then it needs more fields of a run.
+local FLOWS, CLASSES = {}, {} -- What a submit read, kept for later submits of the same call.
 
 -- The library's modules. A file of library/ or a function's file fills each.
 local Queue, Keys, Job, Flow, Backfill, Sweep, Results = {}, {}, {}, {}, {}, {}, {}
 local Ticket, View, Submit, PlainSubmits, Claim, Complete, PlainEnds = {}, {}, {}, {}, {}, {}, {}
 
-local find, match, format, byte, char, floor, max -- As Lua has them; set with the first call, when they are there.
-local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Small integers as text, and back.
-local TEXT_HEAD = {} -- What msgpack puts before a text of so many bytes, up to 255.
+-- Lua's own functions. They do not exist while the library loads, so the first call sets them.
+local find, match, format, byte, char, floor, max
+local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Text of each small integer, and integer of each text.
+local TEXT_HEAD = {} -- The bytes that msgpack writes before a text, by its length up to 255.
 
 local function lua_ready()
     find, match, format, byte, char = string.find, string.match, string.format, string.byte, string.char
@@ -63,12 +63,12 @@ local function lua_ready()
     end
 end
 
--- Decimal text of an integer: Lua's own conversion keeps 14 digits only, and Redis's of numbers is slow.
+-- Decimal text of an integer. Lua's own conversion keeps only 14 digits, and Redis's is slow.
 local function text_of(number)
     return SMALL[number] or format('%d', number)
 end
 
--- The same where it may be no integer: Redis writes those itself, so that nothing of them is lost.
+-- The same for any number. Redis converts a fraction itself, without loss.
 local function number_text(number)
     if number % 1 == 0 and number < 9007199254740992 and number > -9007199254740992 then
         return text_of(number)
@@ -103,13 +103,13 @@ local function integer_arg(args, at, low, high, what)
     return number
 end
 
--- A run of evalq's own, as of a merge that the gateway was asked for: it is not listed, and the stream of results,
--- which the sinks read, has nothing of it.
+-- Whether evalq itself made the run, for example for a merge that the gateway was asked for. Such a run is not listed,
+-- and the sinks get no results of it.
 local function run_is_internal(run)
     return run:sub(1, 7) == '.evalq-'
 end
 
-local NAMES, names_count = {}, 0 -- Texts that were found to be names: at most 1,000, then anew.
+local NAMES, names_count = {}, 0 -- A cache of valid names. It is emptied when it has 1,000.
 
 local function name_ok(text, bytes_max)
     if type(text) ~= 'string' or #text < 1 or #text > bytes_max then
@@ -127,7 +127,7 @@ local function name_ok(text, bytes_max)
     return true
 end
 
--- Workers, requests, metrics: printable, no blanks.
+-- Labels of workers, requests and metrics are printable and have no blanks.
 local function label_ok(text, bytes_max)
     return type(text) == 'string' and #text >= 1 and #text <= bytes_max and not text:find('[%z\1-\32\127]')
 end
@@ -145,14 +145,14 @@ local function args_exactly(args, count, names)
     end
 end
 
--- At most 64 bytes of one printable line, so that a hash that holds it stays compact.
+-- Cuts a text to 64 printable bytes, so that a hash with it stays compact in memory.
 local function short_text(text)
     return (tostring(text or ''):gsub('[%z\1-\31\127]', ' '):sub(1, 64))
 end
 
 --[[
-Fields of `PREFIX meta`, each read when first asked for: numbers, save the epoch. CHANGED is written back once, at the end
-of the call.
+Fields of `PREFIX meta`, read on first use. All but the epoch are numbers. CHANGED is written once, at the end of the
+call.
 --]]
 local META_INDEX = {
     __index = function(meta, field)
@@ -170,7 +170,7 @@ function Queue.meta()
     return META
 end
 
--- What a verb of each kind will want of it, read in one go. A submit to a flow that is known there wants nothing.
+-- The fields that each kind of function needs, read at once. A submit to a known flow needs none.
 local META_FIELDS = {
     grow = { 'epoch' },
     drain = { 'epoch', 'suites_limited' },
@@ -183,12 +183,12 @@ function Queue.set_meta(field, value)
     CHANGED[field] = value
 end
 
--- Counters of `PREFIX n`, added up and written at the end of the call.
+-- Adds to a counter of `PREFIX n`, which is written at the end of the call.
 function Queue.bump(field, delta)
     BUMPS[field] = (BUMPS[field] or 0) + delta
 end
 
--- A job that ended in this call, noted with the others at its end.
+-- Notes a job that ended in this call. The set of ended jobs is written at the end of the call.
 function Queue.note_end(state, id)
     local list = ENDS[state]
     if not list then
@@ -197,24 +197,24 @@ function Queue.note_end(state, id)
     end
     local n = #list
     list[n + 1], list[n + 2] = NOW_TEXT, id
-    if n >= 1000 then -- Lua hands on some thousand arguments at most.
+    if n >= 1000 then -- unpack() takes only some thousand arguments.
         Queue.repairing('ended:' .. state, call, 'ZADD', PREFIX .. 'ended:' .. state, unpack(list))
         ENDS[state] = nil
     end
 end
 
--- A lease of this call, written with the others at its end.
+-- Notes a lease, which is written at the end of the call. look: when to check it.
 function Queue.note_lease(look, id)
     LEASES[#LEASES + 1] = look
     LEASES[#LEASES + 1] = id
 end
 
--- Differs from call to call.
+-- A text that differs from call to call.
 function Queue.seed()
     return TIME[1] .. '.' .. TIME[2]
 end
 
--- A random name of this life of the keyspace: another one tells a client that Redis forgot.
+-- Makes the epoch, a random name of this life of the keyspace. If it changes, a client knows that Redis lost its data.
 function Queue.ensure_epoch(kind)
     local fields = META_FIELDS[kind]
     local values = call('HMGET', PREFIX .. 'meta', unpack(fields))
@@ -230,12 +230,12 @@ function Queue.ensure_epoch(kind)
     end
 end
 
--- Counts that are read with a run, and where its record keeps what they were.
+-- The counts of a run, and the names under which its record keeps their old values.
 local RUN_COUNTS = { 'active', 'n:queued', 'n:running', 'n:done' }
 local RUN_BEFORE = { active = 'was active', ['n:queued'] = 'was n:queued', ['n:running'] = 'was n:running',
     ['n:done'] = 'was n:done' }
 
--- Of a run that was read in this call the new values are known: one write for all of them.
+-- Writes the counts of a run that was read in this call, all in one command.
 local function flush_known(run, record)
     local list, n = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, 0
     for i = 1, #RUN_COUNTS do
@@ -283,7 +283,7 @@ local function flush()
     if #LEASES > 0 then
         Queue.repairing('leases', call, 'ZADD', PREFIX .. 'leases', unpack(LEASES))
     end
-    for run, bumps in pairs(RUN_BUMPS) do -- One whose hash is rubbish keeps no other's from being written.
+    for run, bumps in pairs(RUN_BUMPS) do -- A run whose key has another type must not stop the others.
         Keys.tried(flush_bumps, run, bumps)
     end
     for run, record in pairs(RUNS) do
@@ -304,14 +304,14 @@ local function flush()
         end
         call('HSET', PREFIX .. 'meta', unpack(list))
     end
-    for field, delta in pairs(BUMPS) do -- Last: the rest is written though the key is rubbish.
+    for field, delta in pairs(BUMPS) do -- Last, so that the rest is written even if this key has another type.
         if delta ~= 0 then
             call('HINCRBY', PREFIX .. 'n', field, text_of(delta))
         end
     end
 end
 
--- A table anew, or the same where it is still empty: that makes nothing to be collected.
+-- Returns an empty table: the same one if it is empty, which makes no garbage.
 local function emptied(list)
     return next(list) == nil and list or {}
 end
@@ -323,7 +323,7 @@ local function forget()
     LEASES, ENDS, FLOWS, CLASSES, COSTS = emptied(LEASES), emptied(ENDS), emptied(FLOWS), emptied(CLASSES), emptied(COSTS)
 end
 
-local prefix_known -- The last prefix that was looked at and found good.
+local prefix_known -- The last valid prefix.
 
 local function begin(keys)
     if not find then
@@ -352,7 +352,7 @@ local function wrong_type(problem)
     return find(error_said(problem), '^WRONGTYPE') ~= nil
 end
 
--- about: the job or flow that it is of, where the caller knows.
+-- about: the job or flow that the problem belongs to, if the caller knows it.
 local function error_text(problem, about)
     local text = error_said(problem)
     if find(text, '^WRONGTYPE') then
@@ -363,9 +363,9 @@ local function error_text(problem, about)
 end
 
 --[[
-Registers evalq_v1_NAME. kind "ro": no writes; "drain" and "claim": runs in a full Redis too; "grow" and "submit": refused
-there; "submit": makes the epoch itself, where it finds that there may be none.
-What was counted before an error is still written: a half-done call must not make the counters lie.
+Registers the function evalq_v1_NAME. Kinds: "ro" writes nothing; "drain" and "claim" also run in a full Redis; "grow"
+and "submit" are refused there; "submit" makes the epoch itself if there may be none. After an error, what was counted
+is still written, so that the counters stay right.
 --]]
 local function verb(name, kind, body)
     local flags = kind == 'ro' and { 'no-writes' } or (kind == 'drain' or kind == 'claim') and { 'allow-oom' } or {}
@@ -378,10 +378,10 @@ local function verb(name, kind, body)
     end
     local function callback(keys, args)
         CLAIMS, ARGS, KIND = kind == 'claim', args, kind
-        forget() -- What an earlier call left must not be written for this one.
+        forget() -- Drops what an earlier call left.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then
-            local noted, trouble = pcall(flush_ends) -- Where a set of ends is rubbish, the counts are right all the same.
+            local noted, trouble = pcall(flush_ends) -- If a set of ended jobs has another type, the counts are still right.
             local flushed, problem = pcall(flush)
             if ok and not (noted and flushed) then
                 ok, reply = false, not noted and trouble or problem

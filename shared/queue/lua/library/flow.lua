@@ -1,12 +1,13 @@
 --[[
-Flows and fairness. A flow (run, variant, suite) with waiting jobs stands in `ready:CLASS:BAND` under its virtual start,
-or, while its run is paused or at its cap, in `parked:RUN`. settle() decides which; every state change ends with it.
+Flow: fairness between runs, pauses and caps, classes. A flow (run, variant, suite) with waiting jobs is in
+`ready:CLASS:BAND`, scored by its virtual start. While its run is paused or at its cap, it is in `parked:RUN` instead.
+Flow.settle() decides which; every state change ends with it.
 --]]
 
 local VT_FIELD = { [0] = 'vt:0', 'vt:1', 'vt:2', 'vt:3', ['0'] = 'vt:0', ['1'] = 'vt:1', ['2'] = 'vt:2', ['3'] = 'vt:3' }
 local CLOCK_FIELD = { [0] = 'clock:0', 'clock:1', 'clock:2', 'clock:3', ['0'] = 'clock:0', ['1'] = 'clock:1',
     ['2'] = 'clock:2', ['3'] = 'clock:3' }
--- Virtual times of bands and the weight are read when first asked for.
+-- The virtual times of the bands and the weight of a run are read on first use.
 local RUN_INDEX = {
     __index = function(record, field)
         if field ~= 'weight' and not BANDS[match(field, '^vt:(.)$') or ''] then
@@ -18,7 +19,7 @@ local RUN_INDEX = {
     end,
 }
 
--- A count as it was read, and what this call had added to it before.
+-- Sets a count of the record: the value that was read, plus what this call added before.
 local function count_read(record, field, text, bumps)
     local value = text and (SMALL_OF[text] or tonumber(text)) or 0
     record[RUN_BEFORE[field]] = value
@@ -29,8 +30,8 @@ local function count_read(record, field, text, bumps)
 end
 
 --[[
-What is needed of a run, read once a call; counts and virtual times are written at its end. band: of a claim, which will want
-that virtual time and the weight.
+The record of a run, read once a call. Its counts and virtual times are written at the end of the call. band: a claim's,
+which also needs the virtual time of that band and the weight.
 --]]
 function Flow.run(run, band)
     local record = RUNS[run]
@@ -41,7 +42,7 @@ function Flow.run(run, band)
     if band then
         time = VT_FIELD[band]
         values = call('HMGET', PREFIX .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight')
-    elseif CLAIMS then -- A complete before its claim.
+    elseif CLAIMS then -- This is complete_claim: its claim follows.
         time = VT_FIELD[2]
         values = call('HMGET', PREFIX .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight',
             'n:done')
@@ -83,7 +84,7 @@ function Flow.is_blocked(run)
     return run.paused or (run.cap > 0 and run.active >= run.cap)
 end
 
--- Neither paused nor capped: the end of a job that ran changes nothing for those that wait.
+-- Whether the run is neither paused nor capped. Then the end of one of its jobs moves no waiting job.
 function Flow.is_unlimited(name)
     local run = Flow.run(name)
     return not run.paused and run.cap == 0
@@ -94,20 +95,21 @@ function Flow.wake(class)
 end
 
 --[[
-retag: the flow was just served and takes its new place in the line; waiting: the caller just put a job there. Returns whether
-the flow is ready, and whether it had been before: a claim finds out by itself whether its run may be served.
+Puts a flow into its ready set or into `parked`, or removes it from both. retag: the flow was just served and goes to
+its new place in the line. waiting: the caller just added a job. Returns whether the flow is ready, and whether it was
+ready before.
 --]]
 function Flow.settle(flow, class, band, retag, waiting)
     local ready, seen = PREFIX .. 'ready:' .. class .. ':' .. band, FLOWS[flow]
     if waiting and ((seen and seen.ready == ready) or call('ZSCORE', ready, flow)) then
         if seen then
-            seen.ready = ready -- For the submits to it that follow in this call.
+            seen.ready = ready -- For later submits to the flow in this call.
         end
         return true, true
     end
     local name = match(flow, '^[^/]+')
-    local run = Flow.run(name, waiting and band) -- Where it is not ready yet its virtual time is wanted.
-    retag = retag or waiting -- It is not there: it takes a place too.
+    local run = Flow.run(name, waiting and band) -- A flow that becomes ready needs its virtual time.
+    retag = retag or waiting
     if not waiting then
         local suffix = flow .. ':' .. class .. ':' .. band
         waiting = call('EXISTS', PREFIX .. 'wait:' .. suffix, PREFIX .. 'begun:' .. suffix) > 0
@@ -134,11 +136,11 @@ function Flow.settle(flow, class, band, retag, waiting)
     return false, false
 end
 
--- Flows that a cap or a pause had parked come back, a slice a call; `unpark` remembers runs that have more.
+-- Brings parked flows of the run back, at most a slice in one call. The set `unpark` remembers runs that have more.
 function Flow.unpark(name)
     local key = PREFIX .. 'parked:' .. name
     if Flow.is_blocked(Flow.run(name)) then
-        return -- Later: whatever frees the run comes here again.
+        return -- Whatever unblocks the run calls this again.
     end
     for _, member in ipairs(call('SPOP', key, SLICE)) do
         local class, band, flow = member:match('^(%d+):([0-3]):(.+)$')
@@ -153,7 +155,7 @@ function Flow.unpark(name)
     end
 end
 
--- A slot of the run came free: only a run with a cap can have flows that waited for it.
+-- A job of the run ended. Only a run with a cap can have flows that waited for this.
 function Flow.slot_freed(name)
     local run = Flow.run(name)
     if run.cap > 0 and not Flow.is_blocked(run) then
@@ -170,12 +172,12 @@ local function cost_read(suite)
     return cost
 end
 
--- Seconds that a job of the suite takes, for fairness.
+-- How many seconds a job of the suite takes, for fairness.
 function Flow.cost(suite)
     return math.min(max(cost_read(suite).seconds or 1, 1), 86400)
 end
 
--- Learned from attempts of a second or more, and written at the end of the call. started: as text, or what is none.
+-- Learns from an attempt of a second or more. Written at the end of the call. started: text, or nil or false.
 function Flow.learn_cost(suite, started)
     local seconds = floor((NOW - (started and tonumber(started) or NOW)) / 1000)
     if seconds >= 1 then
@@ -185,7 +187,7 @@ function Flow.learn_cost(suite, started)
     end
 end
 
--- Which classes may not be claimed: those of suites that are paused or at their cap.
+-- Blocks the classes of a suite that is paused or at its cap, and unblocks them otherwise.
 function Flow.settle_suite(suite)
     local values = call('HMGET', PREFIX .. 'suite:' .. suite, 'paused', 'cap')
     local cap = tonumber(values[2]) or 0
@@ -230,8 +232,8 @@ function Flow.suite_classes(suite)
 end
 
 --[[
-The class of (suite, needs); needs "*": as the suite's workers registered it, now or later. Returns its number as
-text, and the suite's `every`; number nil: there are 64 classes and none of them is idle.
+The class of (suite, needs). needs "*": those that the suite's workers registered, or will register. Returns its number
+as text or nil, the suite's `every`, and the class's name.
 --]]
 function Flow.class(suite, needs)
     local name = suite .. ' ' .. needs
@@ -257,7 +259,7 @@ function Flow.free_class()
             end
         end
     end
-    for i = 1, #used, 2 do -- An idle class of a suite that nobody registered makes room.
+    for i = 1, #used, 2 do -- An idle class of a suite that no worker registered makes room.
         local class, name = used[i], used[i + 1]
         local suite = name:match('^(%S+)') or ''
         local open = 0
@@ -281,7 +283,7 @@ function Flow.make_class(suite, needs)
         if not class then
             return nil
         end
-        CLASSES = {} -- One that was idle may have made room.
+        CLASSES = {} -- An idle class may have made room.
         call('HSET', PREFIX .. 'class', name, class)
         call('HSET', PREFIX .. 'classes', class, name)
         Queue.set_meta('classes_version', Queue.meta().classes_version + 1)
@@ -290,7 +292,8 @@ function Flow.make_class(suite, needs)
     return class, every
 end
 
--- Under `latest`: waiting jobs of the flow below floor are skipped, a slice a call; `supersede` remembers the rest.
+-- For the policy `latest`: skips waiting jobs of the flow below the place `floor`, at most a slice in one call. The set
+-- `supersede` remembers flows that have more.
 function Flow.supersede(flow, floor)
     local from = call('HGET', PREFIX .. 'flow:' .. flow, 'superseded')
     local slice = call('ZRANGEBYSCORE', PREFIX .. 'open:' .. flow, from and '(' .. from or '-inf', '(' .. text_of(floor),

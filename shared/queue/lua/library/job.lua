@@ -1,16 +1,16 @@
 --[[
-Jobs: their ids, their hashes, and the one way in which they move between states. An unfinished job is in exactly one
-place: wait or begun (queued), delayed, leases or sharded (running).
+Job: ids, hashes, and the only functions that move a job between states. An unfinished job is in exactly one place: wait
+or begun (queued), delayed, leases or sharded (running).
 --]]
 
--- A job's table, with room for what Job.load() adds.
+-- Makes a job's table. It has all fields from the start, because a Lua table that grows costs time.
 function Job.new(id, run, step, variant, suite, flow)
     return { id = id, run = run, step = step, variant = variant, suite = suite, flow = flow, gen = 1, tag = step, base = id,
         shard = false, parent = false, key = false, state = false, class = false, priority = false, place = false,
         attempts = 0, token = false, keep = false, shards = false, merge = false }
 end
 
--- RUN/STEP/VARIANT/SUITE[~G][@K] in parts, or nil.
+-- Parses an id, RUN/STEP/VARIANT/SUITE[~GENERATION][@SHARD]. Returns nil if it is not an id.
 function Job.parse(id)
     if type(id) ~= 'string' or #id > 191 then
         return nil
@@ -39,7 +39,8 @@ function Job.parse(id)
 end
 
 --[[
-As Job.parse(), of a tag in a flow whose name's parts are known: flow, name (of the run), variant, suite. Nil as there.
+Parses a tag (STEP[~GENERATION][@SHARD]) of a flow. The table `flow` has the fields flow, name (of the run), variant and
+suite, so that the flow's name is not parsed again. Returns what Job.parse() returns.
 --]]
 function Job.parse_tag(flow, tag)
     if not flow.suite or not find(tag, '^%d+$') then
@@ -62,10 +63,10 @@ function Job.id_of(flow, tag)
     return run .. '/' .. step .. '/' .. rest .. suffix
 end
 
--- Fields that only some verbs ask for are read when they do: each that is asked for costs a walk through the hash.
+-- Fields that only some functions need. They are read on first use, because each field costs a walk through the hash.
 local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true, tasks = true,
     submitted = true, alone = true, started = true, worker = true, weights = true, retries = true }
--- What a claim and what the end of an attempt will want besides.
+-- Rare fields that a claim, the end of an attempt and a heartbeat always need, so that they read them at once.
 local FIELDS_CLAIM = { 'submitted', 'tasks', 'alone' }
 local FIELDS_END = { 'started', 'worker', 'weights' }
 local FIELDS_BEAT = { 'hb', 'suspect', 'cancel' }
@@ -81,8 +82,9 @@ local RARE_INDEX = {
 }
 
 --[[
-The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type. more: three
-further fields that the caller will want, read along. parsed: what Job.parse() made of the id, where the caller has it.
+Reads a job: its state and the parts of its id, as a table. Returns nil if there is no such job. Raises an error if the
+key is not a hash. more: three rare fields to read at once, or nil. parsed: the result of Job.parse(), if the caller has
+it.
 --]]
 function Job.load(id, more, parsed)
     local job = parsed or Job.parse(id)
@@ -107,12 +109,12 @@ function Job.load(id, more, parsed)
     return setmetatable(job, RARE_INDEX)
 end
 
--- How often the job was retried by hand under this id.
+-- Returns how often people retried the job under this id.
 function Job.retries(job)
     return integer_of(job.retries, 0, 2147483646) or 0
 end
 
--- What must hold before a job may be moved; anybody can write rubbish into a hash.
+-- Whether the job's fields are valid, so that it can be moved. Anybody can write anything into a hash.
 function Job.is_sane(job)
     return (OPEN[job.state] or ENDED[job.state]) and integer_of(job.class, 1, 9999) and BANDS[job.priority] and
         integer_of(job.place, 0, 9007199254740992)
@@ -122,13 +124,13 @@ function Job.open_key(job)
     return PREFIX .. (job.keep == '1' and 'openkeep:' or 'open:') .. job.flow
 end
 
--- Shards and merges were begun already: they go before everything else of their flow.
+-- Shards and merges wait in `begun`. A claim takes them before the flow's other jobs, because their job has begun.
 function Job.wait_key(job)
     return PREFIX .. ((job.shard or job.merge == '1') and 'begun:' or 'wait:') .. job.flow .. ':' .. job.class .. ':' ..
         job.priority
 end
 
--- Names of the counters of open states: of `PREFIX n`, by class; and of every state, of a run.
+-- Names of counters: of open states by class, in `PREFIX n`, and of all states of a run, in its hash.
 local COUNTER = { queued = {}, delayed = {}, running = {}, active = {} }
 local RUN_COUNTER = { queued = 'n:queued', delayed = 'n:delayed', running = 'n:running', done = 'n:done', dead = 'n:dead',
     skipped = 'n:skipped', cancelled = 'n:cancelled' }
@@ -148,7 +150,7 @@ end
 
 function Job.count(job, state, delta)
     if job.shard then
-        return -- The parent stands for its shards in every count.
+        return -- Every count has the parent instead of its shards.
     end
     local name = counter(state, job.class)
     BUMPS[name] = (BUMPS[name] or 0) + delta
@@ -165,8 +167,8 @@ function Job.active(job, delta)
     end
 end
 
--- As Job.count() and Job.active() of n jobs of one class and run, no shards, that were queued and are running, where no suite has a
--- cap. run: its record.
+-- Counts n jobs that left `queued` and are running: all of one class and run, none of them shards, with no suite at a
+-- cap. run: the run's record.
 function Job.count_started(class, run, n)
     local queued, running, active = counter('queued', class), counter('running', class), counter('active', class)
     BUMPS[queued] = (BUMPS[queued] or 0) - n
@@ -176,22 +178,22 @@ function Job.count_started(class, run, n)
     run.touched = true
 end
 
--- Takes an unfinished job out of its place.
+-- Removes an unfinished job from its place.
 function Job.leave_place(job)
     if job.state == 'queued' then
         call('ZREM', Job.wait_key(job), job.tag)
     elseif job.state == 'delayed' then
         call('ZREM', PREFIX .. 'delayed', job.id)
-    elseif Queue.repairing('leases', call, 'ZREM', PREFIX .. 'leases', job.id) == 1 or call('ZREM', PREFIX .. 'sharded',
-            job.id) == 0 then
-        Job.active(job, -1) -- One that stands in neither had its lease go with the key.
+    elseif Queue.repairing('leases', call, 'ZREM', PREFIX .. 'leases', job.id) == 1 or
+        call('ZREM', PREFIX .. 'sharded', job.id) == 0 then
+        Job.active(job, -1) -- A job in neither set lost its lease together with the key.
     end
     Job.count(job, job.state, -1)
 end
 
 --[[
-to: queued, delayed (at), running (at: when to look), sharded; more: further fields of the hash.
-Every move of an unfinished job goes through here, so that places, counts and ready sets agree.
+Moves a job to queued, delayed (at: when it is due), running (at: when to check its lease) or sharded. more: further
+fields of its hash. Every move of an unfinished job goes through here, so that places, counts and ready sets agree.
 --]]
 function Job.place(job, to, at, more)
     local was_running = job.state == 'running'
@@ -199,7 +201,7 @@ function Job.place(job, to, at, more)
         Job.leave_place(job)
     end
     local fields = more or {}
-    local n = fields[1] == 'state' and 0 or #fields -- Of a new job it is the first, which every verb finds soonest.
+    local n = fields[1] == 'state' and 0 or #fields -- A new job has the state as its first field, which is found fastest.
     job.state = to == 'sharded' and 'running' or to
     fields[n + 1], fields[n + 2] = 'state', job.state
     call('HSET', job.key or PREFIX .. 'job:' .. job.id, unpack(fields))
@@ -216,7 +218,7 @@ function Job.place(job, to, at, more)
     Job.count(job, job.state, 1)
     local ready, before = Flow.settle(job.flow, job.class, job.priority, nil, to == 'queued')
     if ready and to == 'queued' and not before then
-        Flow.wake(job.class) -- Of a flow that stood there already, the wake is passed on by every claim.
+        Flow.wake(job.class) -- If the flow was ready before, each claim passes the wake on.
     end
     if was_running then
         Flow.slot_freed(job.run)
@@ -230,7 +232,7 @@ function Job.queue(job, more)
     Job.place(job, 'queued', nil, fields)
 end
 
--- How one attempt's last word was answered, so that repeating it is answered alike.
+-- The last call of an attempt and its answer. If the call is repeated, it gets the same answer.
 function Job.last_word(job, word)
     return job.token .. ' ' .. word
 end
@@ -246,7 +248,7 @@ function Job.repeated_word(job, token, verb_name)
     return nil
 end
 
--- All shards of a parent go, wherever they are.
+-- Removes all shards of a job from their places.
 function Job.drop_shards(parent)
     local count = tonumber(parent.shards)
     if not count then
@@ -265,7 +267,7 @@ function Job.drop_shards(parent)
     Flow.slot_freed(parent.run)
 end
 
--- An end in the job's hash, where its verb has no fields of its own to add.
+-- Writes how a job ended into its hash.
 function Job.write_end(job, state, reason, last)
     call('HSET', job.key or PREFIX .. 'job:' .. job.id, 'state', state, 'reason', reason,
         'ended', NOW_TEXT, 'token', '', 'last', last)
@@ -273,8 +275,9 @@ function Job.write_end(job, state, reason, last)
 end
 
 --[[
-The end of a job: done, dead, skipped or cancelled, with its entry in the stream and in the run's index. The end of a
-shard that is not done is the end of its parent. more: further fields of the hash.
+Ends a job as done, dead, skipped or cancelled, with an entry in the stream and in the run's index. If a shard ends
+otherwise than done, its parent ends too. word: the call to answer alike if it is repeated, or nil. more: further fields
+of the hash.
 --]]
 function Job.finish(job, state, reason, word, more)
     if job.shard then
@@ -316,7 +319,7 @@ function Job.finish(job, state, reason, word, more)
         Job.drop_shards(job)
     end
     if was_running and Flow.is_unlimited(job.run) then
-        return -- Nothing that waits has moved, and nothing was held back.
+        return -- No waiting job moved, and none was held back by a cap or pause.
     end
     Flow.settle(job.flow, job.class, job.priority)
     if was_running then
@@ -325,8 +328,8 @@ function Job.finish(job, state, reason, word, more)
 end
 
 --[[
-A job is wanted no more: one that a lease holds is marked, which the next heartbeat acts on; any other ends in state: it waits, it is
-split, or nobody is held to it any more. Returns the state after.
+Cancels a job. A job with a lease is only marked, and its worker's next heartbeat ends it. Any other job ends at once, in
+the given state. Returns the job's state afterwards.
 --]]
 function Job.cancel(job, state, reason)
     if job.state == 'running' and Queue.repairing('leases', call, 'ZSCORE', PREFIX .. 'leases', job.id) then
@@ -338,8 +341,8 @@ function Job.cancel(job, state, reason)
 end
 
 --[[
-The job that token holds, or nil. Until another claim the token of a reclaimed job stays good: its holder is heard
-from again, so the job is running again, and nothing is charged for it.
+Returns the job if the token holds it, else nil. The second value is the job in both cases. The token of a job that was
+taken back stays valid until another claim: the job is then running again, and no attempt is charged.
 --]]
 function Job.held_by(id, token, more, parsed)
     local job = Job.load(id, more, parsed)
@@ -356,19 +359,19 @@ function Job.held_by(id, token, more, parsed)
     return job, job
 end
 
--- Exponential, with jitter taken from the id: the same job always waits the same, different jobs differ.
+-- How long to wait before the next attempt: exponential, with jitter from the id, so that different jobs wait differently.
 function Job.backoff(id, attempt, base_ms)
     local jitter = tonumber(redis.sha1hex(id .. attempt):sub(1, 4), 16) / 65535
     local wait = base_ms * 4 ^ math.min(math.max(attempt, 1) - 1, 8)
     return math.floor(math.min(wait, BACKOFF_MS_MAX) * (0.8 + 0.4 * jitter))
 end
 
--- Bytes that are no job, or a job that is none any more: kept apart with the reason, never in the way.
+-- Keeps bytes that are not a valid job or result in the stream `bad`, with the reason.
 function Queue.add_bad(subject, reason, data)
     local words = { 'XADD', PREFIX .. 'bad', 'MAXLEN', '~', 10000, '*', 'id', tostring(subject):sub(1, 200), 'reason',
         tostring(reason):sub(1, 200), 'data', tostring(data or ''):sub(1, 4096) }
     local ok, problem = pcall(call, unpack(words))
-    if not ok and wrong_type(problem) then -- Not mended(), which tells it here.
+    if not ok and wrong_type(problem) then -- Not Queue.repairing(), which calls this function.
         call('UNLINK', PREFIX .. 'bad')
         call(unpack(words))
     elseif not ok then
@@ -377,11 +380,11 @@ function Queue.add_bad(subject, reason, data)
     Queue.bump('bad_entries', 1)
 end
 
-Queue.AFTER_REPAIR = {} -- By name: what is to be noted of a key that was lost so.
+Queue.AFTER_REPAIR = {} -- By key name: a function to call after the key was lost.
 
 --[[
-What f, a command on the key of this name alone, replies. Where another type than f's stands under the name, it is taken away and f
-makes the key anew: left there it would hold up all. Its text is kept with the reason.
+Calls command, which uses only the key of this name, and returns its reply. If the key has another type, it is removed
+first, because it would block the whole queue; its text is kept in the stream `bad`.
 --]]
 function Queue.repairing(name, command, ...)
     local ok, reply = pcall(command, ...)
@@ -392,8 +395,8 @@ function Queue.repairing(name, command, ...)
         error(reply, 0)
     end
     local _, text = pcall(call, 'GET', PREFIX .. name)
-    Queue.add_bad(name, 'the key was of another type and is made anew: ' .. error_said(reply), type(text) == 'string' and text or
-        '')
+    Queue.add_bad(name, 'the key was of another type and is made anew: ' .. error_said(reply),
+        type(text) == 'string' and text or '')
     call('UNLINK', PREFIX .. name)
     if Queue.AFTER_REPAIR[name] then
         Queue.AFTER_REPAIR[name]()
@@ -402,8 +405,8 @@ function Queue.repairing(name, command, ...)
 end
 
 --[[
-Takes whatever stands under this id out of every place. What it holds is left for people to look at, as long as of a dead
-job; its hash becomes `bad`, so that it is not counted as waiting. The row in its run's index is for `forget`.
+Removes an invalid job from every place. Its hash becomes `bad`, so that it is not counted as waiting, and stays for
+people to look at as long as a dead job's. Its row in the run's index lets `forget` find it.
 --]]
 function Job.set_aside(id, reason, class, place)
     local key = Job.parse(id)
@@ -429,7 +432,7 @@ function Job.set_aside(id, reason, class, place)
         Flow.bump_run(key.run, 'n:' .. place:match('^%a+'), -1)
     end
     pcall(call, 'HSET', PREFIX .. 'job:' .. id, 'state', 'bad', 'reason', short_text(reason), 'token', '')
-    if not key.shard then -- Those go with their job.
+    if not key.shard then -- A shard is removed with its job.
         pcall(call, 'ZADD', PREFIX .. 'ended:bad', NOW_TEXT, id)
         pcall(call, 'RPUSH', PREFIX .. 'index:' .. key.run, Results.index_row(id, ''))
     end

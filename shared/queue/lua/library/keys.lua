@@ -1,23 +1,23 @@
 --[[
-Keys of another type than evalq's, written by hand: what Redis says of one does not name it. It is looked for where a call has
-failed of it, and for `stats`.
+Keys: finds keys that have another type than evalq gives them, because somebody wrote them by hand. Redis' error does not name
+the key, so it is searched after a call failed, and for `stats`.
 --]]
--- The queue's own: with these, and the ready sets, a job moves, whatever its run.
+-- Keys of the queue that every job needs, besides the ready sets.
 local MOVING = { meta = 'hash', n = 'hash', class = 'hash', classes = 'hash', block = 'hash', delayed = 'zset', sharded = 'zset' }
--- What else is the queue's own; most is made anew by whoever needs it.
+-- Other keys of the queue. Most are made again by the function that needs them.
 local OTHER = { idle = 'hash', cost = 'hash', leases = 'zset', flows = 'zset', runs = 'zset', suites = 'zset', workers = 'zset',
     sinks = 'zset', supersede = 'zset', ticketopen = 'zset', ticketended = 'zset', ['ended:done'] = 'zset',
     ['ended:dead'] = 'zset', ['ended:skipped'] = 'zset', ['ended:cancelled'] = 'zset', ['ended:bad'] = 'zset', unpark = 'set',
     loss = 'list', results = 'stream', bad = 'stream' }
--- Those of one run, flow or job: only that one stands still.
+-- Keys of one run, flow or job. Only that one is blocked.
 local OF_RUN = { ['run:'] = 'hash', ['index:'] = 'list', ['runflows:'] = 'set', ['parked:'] = 'set', ['best:'] = 'hash' }
 local OF_FLOW = { ['flow:'] = 'hash', ['open:'] = 'zset', ['openkeep:'] = 'zset', ['gens:'] = 'hash', ['ledger:'] = 'hash',
     ['taken:'] = 'zset' }
 local OF_SUITE = { ['suite:'] = 'hash', ['offers:'] = 'zset' }
 local OF_JOB = { ['job:'] = 'hash', ['msg:'] = 'string', ['res:'] = 'hash', ['log:'] = 'string', ['part:'] = 'hash' }
-local LOOKED_AT = 64 -- Of a call's arguments.
+local LOOKED_AT = 64 -- How many arguments of a call are checked.
 
--- Name, what it is and what it should be, where the key is there and of another type. Users of before may not ask.
+-- If the key exists with another type: its name, its type and the right type. An old ACL user may not call TYPE.
 local function wrong(name, kind)
     local may, reply = pcall(call, 'TYPE', PREFIX .. name)
     local is = may and reply.ok or 'none'
@@ -37,7 +37,7 @@ local function wrong_among(kinds, suffix)
     return nil
 end
 
--- The ready sets of classes up to most, which every claim of the class needs.
+-- The same for the ready sets of the classes 1 to most.
 local function wrong_ready(most)
     for class = 1, most do
         for band = 0, 3 do
@@ -50,7 +50,7 @@ local function wrong_ready(most)
     return nil
 end
 
--- Where jobs of a flow wait, in the classes of its suite.
+-- The same for the sets in which jobs of the flow wait.
 local function wrong_waiting(flow)
     for _, class in ipairs(Flow.suite_classes(match(flow, '[^/]+$'))) do
         for band = 0, 3 do
@@ -64,7 +64,7 @@ local function wrong_waiting(flow)
     return nil
 end
 
--- Of what a word names: a job or flow, else perhaps a run, suite or sink.
+-- The same for the job, flow, run, suite or sink that a word names.
 local function wrong_of(word)
     local key = Job.parse(word)
     local flow = key and key.flow or match(word, '^[^/]+/[^/]+/[^/]+$')
@@ -75,7 +75,7 @@ local function wrong_of(word)
     return name_ok(word, 64) and (wrong_among(OF_RUN, word) or wrong_among(OF_SUITE, word) or wrong('sink:' .. word, 'hash'))
 end
 
--- The arguments of a submit stand apart: run session step variant suite.
+-- The same for a submit, whose arguments are run session step variant suite.
 local function wrong_submitted(args, at)
     local run, variant, suite = args[at], args[at + 3], args[at + 4]
     if name_ok(run, 64) and integer_of(args[at + 2], 0, SPAN - 1) and name_ok(variant, 32) and name_ok(suite, 32) then
@@ -84,7 +84,7 @@ local function wrong_submitted(args, at)
     return nil
 end
 
-local moving_found -- Looked for once a call; false: none.
+local moving_found -- The result of moving(), once a call. False: there is no such key.
 
 function Keys.begin()
     moving_found = nil
@@ -97,7 +97,7 @@ local function moving()
     return moving_found
 end
 
--- A key of the job, flow or run that about or the arguments name.
+-- The same for the job, flow or run that `about` or an argument names.
 local function of_call(about)
     local found = about and wrong_of(about)
     for at = 1, found and 0 or math.min(#ARGS, LOOKED_AT) do
@@ -110,8 +110,8 @@ local function of_call(about)
 end
 
 --[[
-A sentence for an error of that kind. Where one of the queue's own keys keeps a submit out it may be repeated until somebody has
-removed the key, so that no checkpoint is lost; a worker's word of one attempt must not keep those of the others waiting.
+A sentence for an error about a key's type. If a key of the queue blocks a submit, the error allows a retry until somebody has
+removed the key, so that no checkpoint is lost. A worker's call does not retry, because it would delay its other attempts.
 --]]
 function Keys.explain(text, about)
     local own = moving()
@@ -130,13 +130,13 @@ function Keys.explain(text, about)
 end
 
 --[[
-Whether an error is of a key that all jobs move with: then none is set aside for it.
+Whether the error is about a key that every job needs. Then no job is set aside for it.
 --]]
 function Keys.blameless(problem)
     return wrong_type(problem) and moving() and true or false
 end
 
--- Does f; what fails of a key of another type is left for later, and `stats` names the key.
+-- Calls action. An error about a key's type is ignored; `stats` names the key.
 function Keys.tried(action, ...)
     local ok, problem = pcall(action, ...)
     if not ok and not wrong_type(problem) then
@@ -145,7 +145,7 @@ function Keys.tried(action, ...)
     return ok and problem or nil
 end
 
--- For `stats`: those of another type among the queue's own, the ready sets of its classes and the given runs.
+-- For `stats`: all keys of another type among those of the queue, its ready sets and the given runs.
 function Keys.all_wrong(classes, runs)
     local list = {}
     for _, kinds in ipairs({ MOVING, OTHER }) do

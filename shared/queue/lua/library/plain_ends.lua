@@ -1,9 +1,10 @@
 --[[
-Plain ends: of attempts that are done, whose jobs are running, no shard and without shards, in a run without a cap or pause, so
-that nothing that waits may move. A job's hash and its entry in the stream are written one by one; what leaves a set
-or joins a list is gathered over the call. Any other end goes through Complete.run(), after what was gathered is written.
+PlainEnds: a fast path of complete_many. An end is plain if its job is running, has nothing to do with shards, and its run has
+neither cap nor pause, so that no waiting job may move. The hash and the stream entry of each job are written one by one. The
+members of one set or list are written together. Every other end goes through Complete.run(), after the collected members
+were written.
 --]]
--- What is gathered for one key: the command's words, its values from the third on, and the ends that each belongs to.
+-- The line collects one command for one key: its words, values from the third on, and the end that each value belongs to.
 local function line_of(ends, command, key)
     local line = ends.lines[key]
     if not line then
@@ -18,21 +19,21 @@ local function put(line, i, value)
     line.n, line.at[n], line[n + 2] = n, i, value
 end
 
--- The ends of one flow. job: the one table that stands for each of its jobs in turn.
+-- The group of a flow's ends. job: one table, which is filled for each of its jobs in turn.
 local function group_of(ends, job)
     local group = ends.groups[job.flow]
     if not group then
         group = { job = job, pattern = false, count = 0, open = line_of(ends, 'ZREM', Job.open_key(job)),
             index = line_of(ends, 'RPUSH', PREFIX .. 'index:' .. job.run) }
         ends.groups[job.flow], ends.groups[#ends.groups + 1] = group, group
-    elseif not group.pattern then -- There may be more: their ids are taken apart by it.
+    elseif not group.pattern then -- With a second job, the pattern saves parsing each id.
         group.pattern = '^' .. (job.run .. '/(%d+)/' .. job.variant .. '/' .. job.suite):gsub('[-.]', '%%%0') .. '$'
     end
     ends.last = group
     return group
 end
 
--- Checks the arguments of the call's end i, and notes its job; its group and step where it has neither generation nor shard.
+-- Checks the arguments of end i and notes its job, or its group and step if the id has neither generation nor shard.
 local function read(ends, i)
     local at, group = ends.from + 3 * (i - 1), ends.last
     local step = group and group.pattern and match(ends.args[at], group.pattern)
@@ -48,7 +49,7 @@ local function read(ends, i)
     end
 end
 
--- A call's n ends, each three arguments from args[from] on: id, token, part.
+-- Reads the n ends that begin at args[from]: id, token and part of each.
 function PlainEnds.open(args, from, n)
     local ends = { args = args, from = from, jobs = {}, steps = {}, words = {}, groups = {}, last = false, lines = {},
         leases = false }
@@ -59,7 +60,7 @@ function PlainEnds.open(args, from, n)
     return ends
 end
 
--- Whether the end is plain: then it is written, but for what is gathered.
+-- Writes the end if it is plain, except for what is collected. Returns whether it is.
 local function take(ends, i, group)
     local job, at = group.job, ends.from + 3 * (i - 1)
     local id, token = ends.args[at], ends.args[at + 1]
@@ -86,7 +87,7 @@ local function take(ends, i, group)
     return true
 end
 
--- The word that answers the call's end i.
+-- Handles end i and returns its answer.
 function PlainEnds.one(ends, i)
     local job, at = ends.jobs[i], ends.from + 3 * (i - 1)
     if ends.steps[i] then
@@ -99,7 +100,7 @@ function PlainEnds.one(ends, i)
     return Complete.run(job, ends.args[at + 1], ends.args[at + 2])
 end
 
--- What was gathered in the line is not written, or not all that goes with it: its ends are answered so.
+-- Writing the line failed: answers all its ends with the error.
 local function tell(ends, line, problem)
     for k = 1, line.n do
         ends.words[line.at[k]] = 'error ' .. error_text(problem, ends.args[ends.from + 3 * (line.at[k] - 1)])
@@ -111,10 +112,10 @@ local function count(group)
     group.count = 0
     Job.count(group.job, 'running', -n)
     Job.count(group.job, 'done', n)
-    Job.active(group.job, -n) -- Last: it looks at the suite, which may be rubbish.
+    Job.active(group.job, -n) -- Last, because the suite's key may have another type.
 end
 
--- Writes what was gathered. The ends that needed a key of another type are answered so.
+-- Writes what was collected. If a key has another type, its ends are answered with the error.
 function PlainEnds.write(ends)
     for _, group in ipairs(ends.groups) do
         local ok, problem = true, nil

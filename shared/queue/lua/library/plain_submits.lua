@@ -1,10 +1,10 @@
 --[[
-Plain submits: those that make new jobs of a flow to which an earlier submit of the same call was `queued`, one like the other.
-What cannot differ between them and that one is not looked up again, and what goes under one key is gathered. A submit is plain
-when its policy is `all`, nothing of its checkpoint is known, it is due now, and its step is above those before it. Any other
-goes through Submit.one(), after what was gathered is written.
+PlainSubmits: a fast path of submit_batch. A submit is plain if it follows a queued submit of the same flow in the same call,
+its policy is `all`, its checkpoint is new, it is due now, and its step is higher. Then nothing about the flow is read again,
+and the entries of one key are written together. Every other submit goes through Submit.one(), after the collected entries
+were written.
 --]]
--- A call's n submits from args[from] on: their shapes, and whether none of their jobs is there. Those out of shape are answered.
+-- Reads the n submits that begin at args[from]: their shapes, and whether none of their jobs exists. Refuses invalid ones.
 function PlainSubmits.read(args, from, n)
     local batch = { args = args, from = from, shapes = {}, keys = {}, replies = {}, groups = {}, none = false }
     local shapes, keys, all = batch.shapes, batch.keys, {}
@@ -27,7 +27,7 @@ function PlainSubmits.read(args, from, n)
     return batch
 end
 
--- The jobs of a flow that are to be written together: those like the flow's first one of this call.
+-- Begins a group of jobs to write together: those like the flow's first job of this call.
 local function group_open(flow, shape)
     local first = flow.first
     local _, every = Flow.class(first.suite, first.class_needs)
@@ -36,7 +36,7 @@ local function group_open(flow, shape)
     return flow.group
 end
 
--- Whether the call's submit i is plain: then it is among those to be written.
+-- Takes submit i if it is plain. Returns whether it is.
 function PlainSubmits.take(batch, i)
     local key, shape = batch.keys[i], batch.shapes[i]
     local flow = key and FLOWS[shape.flow]
@@ -60,7 +60,7 @@ function PlainSubmits.take(batch, i)
     return true
 end
 
--- As Submit.one() would have made them one by one. The sets are there, and the hashes are not: nothing here fails.
+-- Writes the group as Submit.one() would have done one by one. No command fails: the sets exist and the hashes do not.
 local function group_write(batch, group)
     local args, places, flow, slots = batch.args, group.places, group.flow, {}
     local shape = flow.like
@@ -93,7 +93,7 @@ function PlainSubmits.write(batch)
     end
 end
 
--- The call's submit i by itself.
+-- Handles submit i, which is not plain.
 function PlainSubmits.other(batch, i)
     PlainSubmits.write(batch)
     local shape = batch.shapes[i]
@@ -103,7 +103,7 @@ function PlainSubmits.other(batch, i)
         return
     end
     local none = batch.none and not FLOWS[submit.flow]
-    local ok, reply = pcall(Submit.one, submit, none and batch.keys[i]) -- Whether one without a key is there, nobody asked.
+    local ok, reply = pcall(Submit.one, submit, none and batch.keys[i]) -- Without a key, nobody checked whether the job exists.
     batch.replies[i] = ok and reply or { 'refused', error_text(reply) }
     local flow = FLOWS[submit.flow]
     if flow then

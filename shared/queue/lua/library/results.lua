@@ -1,13 +1,13 @@
 --[[
-The stream of results, the index of each run, sinks, and trimming: nothing goes that a registered sink has not
-acknowledged, unless that sink is silent for days or the stream is past its cap; then the loss is recorded as a range.
+Results: the stream of results, the index of each run, sinks, and trimming. An entry is removed only when every registered
+sink has acknowledged it. If a sink is silent for days or the stream is past its cap, the loss is recorded as a range.
 --]]
 
--- Fields that the entry gives itself, whatever its writer hands in.
+-- Fields of an entry that its writer cannot set.
 local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = true, suite = true, state = true,
     reason = true, finished_ms = true, record = true }
 
--- One entry of the stream: text that people can read, and the record. extra: further fields, or nil.
+-- Adds one entry to the stream: readable text and the record. extra: further fields, or nil.
 function Results.add(job, task, state, reason, extra, record)
     if run_is_internal(job.run) then
         return
@@ -31,7 +31,7 @@ function Results.add(job, task, state, reason, extra, record)
     end
 end
 
--- The row of the run's index that goes with it.
+-- The row in the run's index for a result.
 function Results.index_row(id, task)
     return NOW_TEXT .. ' ' .. id .. '#' .. task
 end
@@ -40,12 +40,12 @@ function Results.index(job, task)
     call('RPUSH', PREFIX .. 'index:' .. job.run, Results.index_row(job.id, task))
 end
 
--- Anybody can write long rubbish into a hash; what evalq writes there is no longer than this.
+-- Anybody can write a long text into a hash. evalq writes at most this many bytes.
 local function clipped(text)
     return text and (#text <= 64 and text or text:sub(1, 64)) or ''
 end
 
--- As cmsgpack.pack() writes an integer.
+-- The same bytes as cmsgpack.pack() of an integer, but faster.
 local function integer_packed(number)
     if number >= 65536 or number < 0 then
         return cmsgpack.pack(number)
@@ -57,10 +57,10 @@ local function integer_packed(number)
     return char(205, floor(number / 256), number % 256)
 end
 
--- The last end and flow and their bytes: those of a whole call, mostly.
+-- The last end time and flow, and their bytes. Most calls have only one of each.
 local ended_number, ended_packed, record_flow, record_run, record_suite
 
--- The record of how a job ended, with the field names of every result record: put together by hand, as cmsgpack would do it.
+-- The record of how a job ended, with the field names of a result record. Packed by hand, because cmsgpack is slower.
 function Results.end_record(job)
     local head, reason, worker, weights = TEXT_HEAD, clipped(job.reason), clipped(job.worker), clipped(job.weights)
     local ended = tonumber(job.ended)
@@ -72,7 +72,7 @@ function Results.end_record(job)
         record_suite = '\167variant' .. head[#job.variant] .. job.variant .. '\165suite' .. head[#job.suite] .. job.suite ..
             '\165state'
     end
-    -- Its retries make the ids of its ends differ; done is an end that comes once, and most: nothing is asked for it.
+    -- The number of retries makes the ids of several ends differ. A job is done only once, so that needs no number.
     local retries = job.state ~= 'done' and Job.retries(job) or 0
     return (retries > 0 and '\142\167retries' .. integer_packed(retries) or '\141') .. '\167version\1\163job' .. head[#job.id] ..
         job.id .. record_run .. integer_packed(tonumber(job.step)) ..
@@ -91,8 +91,8 @@ function Results.publish_end(job)
 end
 
 --[[
-What a row of a run's index stands for: its record, server ms of publication, id and task; nil when retention removed
-it, or when an end was wanted again since: its later end has a row of its own.
+Reads the result of a row of a run's index: its record, the server's ms of publication, id and task. Nil: retention removed
+it, or the job was retried after this end. The later end has its own row.
 --]]
 function Results.indexed_record(row)
     local ms, id, task = row:match('^(%d+) ([^#]+)#(.*)$')
@@ -110,12 +110,12 @@ function Results.indexed_record(row)
     return Results.end_record(job), ms, id, task
 end
 
--- The rows of a run's index are numbered from 0. Those before `index_first` were trimmed with their jobs.
+-- Rows of a run's index are numbered from 0. Rows before `index_first` were removed with their jobs.
 local function index_first(run)
     return tonumber(Keys.tried(call, 'HGET', PREFIX .. 'run:' .. run, 'index_first')) or 0
 end
 
--- At most count rows from number cursor on, and the number of the row after them.
+-- Returns at most count rows from the number cursor on, and the number of the next row.
 function Results.index_rows(run, cursor, count)
     local first = index_first(run)
     local from = math.max(cursor - first, 0)
@@ -123,7 +123,7 @@ function Results.index_rows(run, cursor, count)
     return rows, text_of(math.max(cursor, first + from + #rows))
 end
 
--- Removes rows at the front of a run's index whose records are gone, at most count of them. Returns how many.
+-- Removes rows at the front of a run's index whose records do not exist any more, at most count. Returns how many.
 function Results.index_trim(run, count)
     local rows = call('LRANGE', PREFIX .. 'index:' .. run, 0, count - 1)
     local gone = 0
@@ -161,11 +161,11 @@ local function pairs_to_map(list)
 end
 Results.map = pairs_to_map
 
--- Per registered sink: the lowest id that it still needs, and its record. Groups that are gone need everything.
+-- For each registered sink: the lowest id that it still needs, and its group. A sink whose group is missing needs everything.
 function Results.needs()
     local groups = {}
     if call('EXISTS', PREFIX .. 'results') == 1 then
-        local ok, rows = pcall(call, 'XINFO', 'GROUPS', PREFIX .. 'results') -- Of another type it has none.
+        local ok, rows = pcall(call, 'XINFO', 'GROUPS', PREFIX .. 'results') -- A key of another type has no groups.
         for _, row in ipairs(ok and rows or {}) do
             local group = pairs_to_map(row)
             groups[group.name] = group
@@ -186,15 +186,14 @@ function Results.needs()
     return list
 end
 
--- The sink called: what passed before is no silence. ...: further fields of its hash.
+-- Notes that the sink called, which ends its silence. ...: further fields of its hash.
 function Results.sink_called(sink, ...)
     call('HSET', PREFIX .. 'sink:' .. sink, 'seen', NOW_TEXT, 'still', '0', 'looked', NOW_TEXT, ...)
 end
 
 --[[
-How long others took results while the sink did not call. Each look adds what passed since the one before, an hour (of
-seven days) at most: neither a clock that jumps nor weeks in which nothing was published make a sink silent, though another
-tries all the time to get rid of what it has.
+How long the sink has been silent while others took results. Each check adds the time since the last check, at most an hour
+(of seven days). So neither a clock that jumps nor weeks without any result make a sink silent.
 --]]
 local SILENT_LOOKS = 7 * 24
 
@@ -204,7 +203,7 @@ local function still_ms(sink)
     local most = Queue.meta().sink_silent_ms / SILENT_LOOKS
     local passed = NOW - looked
     if values[2] and passed >= 0 and passed < most / 60 then
-        return still -- Too little to be written with every call.
+        return still -- Too little to be worth a write.
     end
     still = still + max(0, math.min(passed, most))
     call('HSET', PREFIX .. 'sink:' .. sink, 'still', number_text(still), 'looked', NOW_TEXT)
@@ -221,7 +220,7 @@ local function last_id()
     return entry and entry[1]
 end
 
--- The row of `PREFIX loss` among the newest that a further loss of the sink belongs to.
+-- The row of `PREFIX loss` that a further loss of the sink extends: its index and content. Checks the newest rows.
 local function loss_open(sink, why)
     for at = -1, -16, -1 do
         local row = call('LINDEX', PREFIX .. 'loss', at)
@@ -235,7 +234,7 @@ local function loss_open(sink, why)
     return nil
 end
 
--- Notes which sinks lose what when everything below `to` goes; what is lost bit by bit is one range.
+-- Records which sinks lose entries when everything below `to` is removed. Losses that follow each other are one range.
 local function lose(needs, first, to, why)
     for _, need in ipairs(needs) do
         if id_less(need.low, to) then
@@ -254,12 +253,12 @@ local function lose(needs, first, to, why)
     end
 end
 
--- What stood in the stream went with it: every sink may have lost all that was published until now.
+-- The stream was lost: every sink may have lost all results until now.
 function Queue.AFTER_REPAIR.results()
     lose(Results.needs(), '0-0', NOW_TEXT .. '-0', 'rubbish')
 end
 
--- Trims what every sink has acknowledged; sinks silent for days are not waited for. One that has taken all has nothing to say.
+-- Removes entries that every sink has acknowledged. Does not wait for a sink that is silent for days, unless it has taken all.
 function Results.trim()
     local needs, last, low = Results.needs(), last_id(), nil
     local silent = {}
@@ -281,7 +280,7 @@ function Results.trim()
     end
 end
 
--- Past the cap the oldest go, whoever needs them.
+-- Removes the oldest entries past the cap, even if a sink needs them.
 function Results.cap()
     local over = Queue.repairing('results', call, 'XLEN', PREFIX .. 'results') - Queue.meta().results_max
     if over <= 0 then

@@ -1,6 +1,7 @@
 --[[
-What time changes, done a little at a time by every heartbeat and claim: looks at leases, delayed jobs that fall due, work
-that was cut into slices, retention. There is no reaper process. One item that cannot be handled is set aside.
+Sweep: work that depends on time. Each heartbeat and claim does a little of it: it checks leases, queues delayed jobs that
+are due, continues work that was cut into slices, and removes old records. There is no reaper process. An item that cannot
+be handled is set aside.
 --]]
 
 local function per_item(ids, place, handle)
@@ -13,7 +14,7 @@ local function per_item(ids, place, handle)
     end
 end
 
--- The holder was not heard of: back to the queue, its token still good, or dead when its attempts are used up.
+-- The worker sent no heartbeat. The job is queued again and its token stays valid, or it is dead if its attempts are used up.
 function Sweep.lose(job)
     local lost = (tonumber(call('HINCRBY', PREFIX .. 'job:' .. job.id, 'lost', 1)) or 1)
     Queue.bump('reclaimed', 1)
@@ -44,7 +45,7 @@ function Sweep.check_lease(id)
     local beats = job.hb or '0'
     if not job.suspect or job.suspect == '' then
         call('HSET', PREFIX .. 'job:' .. id, 'suspect', beats)
-        call('ZADD', PREFIX .. 'leases', NOW + math.floor(lease * 2 / 5), id) -- Two heartbeats: a lease is five.
+        call('ZADD', PREFIX .. 'leases', NOW + math.floor(lease * 2 / 5), id) -- Two heartbeats. A lease is five.
         Queue.bump('suspected', 1)
     elseif job.suspect ~= beats then
         call('HSET', PREFIX .. 'job:' .. id, 'suspect', '')
@@ -74,8 +75,8 @@ function Sweep.promote(id)
 end
 
 --[[
-A clock that was set back leaves scores far ahead: they are pulled to the longest wait that job can have from now on. The
-farthest are looked at, and a few by chance, so that long leases do not hide short ones.
+After a clock was set back, scores lie far in the future. Reduces them to the longest wait that the job can have. Checks the
+farthest and a few random ones, so that long leases do not hide short ones.
 --]]
 local function pull_back(set, usual_ms, legal)
     local far = call('ZRANGE', PREFIX .. set, '+inf', '(' .. text_of(NOW + usual_ms), 'BYSCORE', 'REV', 'LIMIT', 0, FEW)
@@ -93,7 +94,7 @@ local function lease_legal(id)
     return math.min(math.max(lease, 1), LEASE_MS_MAX)
 end
 
--- One that was begun waits to be tried again, as long as `fail` has said; one that was not, as long as its submit said.
+-- A job with an attempt waits as long as `fail` said; another one waits as long as its submit said.
 local function delay_legal(id)
     local job = call('HMGET', PREFIX .. 'job:' .. id, 'started', 'last', 'due', 'submitted')
     if job[1] then
@@ -103,13 +104,13 @@ local function delay_legal(id)
     return math.min(due and submitted and math.max(due - submitted, 0) or DELAY_MS_MAX, DELAY_MS_MAX)
 end
 
--- When the next delayed job is due, or false.
+-- Returns when the next delayed job is due, or false if there is none.
 function Sweep.next_due()
     local rows = Keys.tried(call, 'ZRANGE', PREFIX .. 'delayed', '0', '0', 'WITHSCORES')
     return rows and tonumber(rows[2]) or false
 end
 
--- Returns Sweep.next_due() as it is afterwards; nil where that was not looked at.
+-- Checks leases and queues due jobs. Returns Sweep.next_due() afterwards, or nil if it is not known.
 function Sweep.leases_and_delays()
     per_item(Queue.repairing('leases', call, 'ZRANGEBYSCORE', PREFIX .. 'leases', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)),
         'leases',
@@ -122,8 +123,8 @@ function Sweep.leases_and_delays()
     return due
 end
 
--- The record of an ended job goes; step, generation, fingerprint and end stay in its flow's ledger. One that was set aside
--- may be no job at all; one that goes on since (a worker adopted it) stays.
+-- Removes the record of an ended job. Its step, generation, fingerprint and end stay in its flow's ledger. An entry that was
+-- set aside may be no job at all. A job that runs again, because a worker adopted it, stays.
 function Sweep.remove_record(id)
     local sane, job = pcall(Job.load, id)
     if sane and job and OPEN[job.state] then
@@ -139,10 +140,10 @@ function Sweep.remove_record(id)
         'part:' .. id)
 end
 
--- Rows of a run's index that are looked at for each record removed: more than a job of a few tasks has.
+-- How many rows of a run's index to check for each removed record: more than a job of a few tasks has.
 local INDEX_ROWS = 16
 
--- Removes ended jobs past their age or number, and those set aside, at most budget of them; returns how many.
+-- Removes ended jobs and jobs that were set aside, if they are too old or too many. At most budget; returns how many.
 function Sweep.retain(budget)
     local meta = Queue.meta()
     local removed, kept = 0, 0
@@ -170,7 +171,7 @@ function Sweep.retain(budget)
     return removed
 end
 
--- Everything a flow left, 90 days after its last submit, or when its run is forgotten. It must have no open job.
+-- Removes all keys of a flow, 90 days after its last submit or when its run is forgotten. It must have no open job.
 function Sweep.forget_flow(flow)
     local run, variant_suite = flow:match('^([^/]+)/(.+)$')
     local suite = variant_suite:match('([^/]+)$')
@@ -205,11 +206,11 @@ local function flows_expire(budget)
     return #old
 end
 
--- Retention of all kinds; also gc's body. A key of another type keeps no other kind from its turn.
+-- Removes everything that is too old. A key of another type does not stop the rest. Also the body of gc.
 function Sweep.retention(budget)
     local removed = Sweep.retain(budget)
     Keys.tried(flows_expire, math.min(budget, FEW))
-    -- Rows that became free behind one that was kept longer, or under an earlier build.
+    -- A random run, because rows behind one that was kept longer became free without a trim.
     local run = Keys.tried(call, 'ZRANDMEMBER', PREFIX .. 'runs')
     local trimmed = run and Keys.tried(Results.index_trim, run, SLICE) or 0
     Queue.repairing('workers', call, 'ZREMRANGEBYSCORE', PREFIX .. 'workers', '-inf', text_of(NOW - DAY_MS))
@@ -232,7 +233,7 @@ local function unpark_on()
     end
 end
 
--- Once per heartbeat, and every so often per claim.
+-- Runs once per heartbeat.
 function Sweep.slow_work()
     pull_back('leases', Queue.meta().lease_ms, lease_legal)
     Keys.tried(pull_back, 'delayed', FAR_MS, delay_legal)

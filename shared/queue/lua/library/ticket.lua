@@ -1,17 +1,17 @@
 --[[
-Tickets: what somebody outside calls a job by, with the request that it came of. A ticket names one job, or two whose ends
-it waits for. Open ones stand in `ticketopen`; whoever sees that its jobs have ended moves it to `ticketended`.
+Ticket: a name that an outside client uses for a job. A ticket keeps the client's request and names one job, or two jobs that
+it waits for. Open tickets are in `ticketopen`. A call that finds that the jobs have ended moves the ticket to `ticketended`.
 --]]
 
--- Fields of a job's hash; none where its key holds something else.
+-- Reads fields of a job's hash. If the key has another type, they are empty and the second value is false.
 function Ticket.job_fields(id, ...)
     local ok, fields = pcall(call, 'HMGET', PREFIX .. 'job:' .. id, ...)
     return ok and fields or {}, ok
 end
 
 --[[
-The state of a job's record, else of its ledger entry; "gone" when neither knows it. A job that was set aside runs no more: to
-who waits for it it is dead, and its reason says why.
+The state of a job, from its record or from its flow's ledger. "gone": neither has it. A job that was set aside is "dead" here,
+and its reason says why.
 --]]
 function Ticket.job_state(id)
     local key = Job.parse(id)
@@ -31,7 +31,7 @@ function Ticket.job_state(id)
     return state
 end
 
--- The state that a ticket shows, and those of its jobs.
+-- The state of a ticket and of its two jobs.
 function Ticket.state(ticket)
     local state = Ticket.job_state(ticket.job or '')
     local other = ticket.other and ticket.other ~= '' and Ticket.job_state(ticket.other) or ''
@@ -44,7 +44,7 @@ function Ticket.state(ticket)
     return state, state, other
 end
 
--- Moves a ticket whose jobs have ended; returns its state.
+-- Moves the ticket to `ticketended` if its jobs have ended. Returns its state.
 function Ticket.check(id)
     local values = call('HMGET', PREFIX .. 'ticket:' .. id, 'job', 'other', 'cancelled')
     local state = values[1] and Ticket.state({ job = values[1], other = values[2], cancelled = values[3] }) or 'gone'
@@ -56,7 +56,7 @@ function Ticket.check(id)
     return state
 end
 
--- Tickets that ended long ago go; open ones are looked at by chance.
+-- Removes tickets that ended long ago, and checks a few random open ones.
 function Ticket.retain()
     for _, id in ipairs(call('ZRANDMEMBER', PREFIX .. 'ticketopen', FEW)) do
         Ticket.check(id)
@@ -69,8 +69,8 @@ function Ticket.retain()
 end
 
 --[[
-How many queued tickets stand before this one: counted among the oldest hundred, beyond them by rank. at: the place where
-an open one stands, or nil: behind all.
+How many queued tickets come before this one: counted among the oldest hundred, by rank after them. at: the rank of an open
+ticket, or nil for a place behind all.
 --]]
 function Ticket.position(at)
     local rank = at or call('ZCARD', PREFIX .. 'ticketopen')

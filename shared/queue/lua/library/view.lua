@@ -1,9 +1,9 @@
 --[[
-What the views share: JSON that keeps arrays arrays, what live workers offer, and why a job waits.
+View: what the functions that show the queue share: JSON, what live workers offer, and why a job waits.
 --]]
 local EMPTY_ARRAY = '@@no elements@@'
 
--- cjson of Redis writes an empty table as {}: View.array() marks what must be [].
+-- Redis' cjson writes an empty table as {}. View.array() marks a table that must become [].
 function View.array(list)
     return #list > 0 and list or EMPTY_ARRAY
 end
@@ -12,7 +12,7 @@ function View.number(text)
     return tonumber(text) or 0
 end
 
--- JSON is UTF-8: in a text that is not, every byte beyond ASCII becomes a question mark.
+-- JSON is UTF-8. If a text is not valid UTF-8, each byte beyond ASCII becomes a question mark.
 local function utf8_text(text)
     if text:find('[\128-\255]') then
         local rest = text:gsub('[\194-\223][\128-\191]', ''):gsub('\224[\160-\191][\128-\191]', '')
@@ -27,7 +27,7 @@ local function utf8_text(text)
     return text
 end
 
--- Whatever stands in the keys, also put there by hand, comes out as JSON: no bytes that are no UTF-8, no NUL, no NaN.
+-- Makes any value of a key valid in JSON, also one written by hand: no invalid UTF-8, no NUL, no NaN.
 local function writable(value)
     if type(value) == 'string' then
         return utf8_text((value:gsub('%z', '?')))
@@ -47,7 +47,7 @@ function View.json(value)
     return (cjson.encode(writable(value)):gsub('"' .. EMPTY_ARRAY .. '"', '[]'))
 end
 
--- Values of a decoded msgpack or JSON tree that cjson can write: no bytes beyond printable, no NaN, bounded depth.
+-- A copy of a decoded msgpack or JSON value that cjson can write: printable text, no NaN, bounded depth.
 function View.printable(value, depth)
     depth = depth or 0
     if type(value) == 'string' then
@@ -89,7 +89,7 @@ local function worker_state(age, lease)
     return age <= 4 * lease and 'stale' or 'dead'
 end
 
--- At most 256 workers, newest heartbeat first, silent ones for a day.
+-- At most 256 workers, newest heartbeat first. A silent worker is listed for a day.
 function View.workers()
     local list = {}
     local rows = Keys.tried(call, 'ZREVRANGE', PREFIX .. 'workers', 0, 255, 'WITHSCORES') or {}
@@ -113,7 +113,7 @@ local function listed(list, name)
     return false
 end
 
--- Does a live worker offer the suite: by its registration, or by what it says of itself.
+-- Whether a live worker offers the suite, by its registration or by its own description.
 function View.offered(suite, workers)
     for _, worker in ipairs(workers) do
         if worker.state == 'alive' and
@@ -125,7 +125,7 @@ function View.offered(suite, workers)
 end
 
 local function largest(worker, field)
-    local most = tonumber(worker.info[field]) or -1 -- It does not say.
+    local most = tonumber(worker.info[field]) or -1 -- -1: the worker does not say.
     for _, slot in ipairs(type(worker.info.slots) == 'table' and worker.info.slots or {}) do
         if type(slot) == 'table' then
             most = math.max(most, tonumber(slot[field]) or -1)
@@ -134,7 +134,7 @@ local function largest(worker, field)
     return most
 end
 
--- What of the needs no live worker has, in words; nil when some worker has it all.
+-- A sentence about the needs that no live worker meets, or nil.
 function View.needs_unmet(needs, workers)
     local gpus, memory = tonumber(needs:match('gpus=(%d+)')) or 0, tonumber(needs:match('gpu_memory=(%d+)')) or 0
     local most_gpus, most_memory = -1, -1
@@ -170,7 +170,7 @@ function View.class_of(class)
     return suite or '', needs or ''
 end
 
--- Why the jobs of a class wait, whatever their run; nil: nothing but their turn.
+-- Why all jobs of a class wait, or nil if they only wait for their turn.
 function View.why_class_waits(class, suite, needs, workers)
     if Queue.meta().paused == 1 then
         return 'paused (queue)'
@@ -190,7 +190,7 @@ local function seconds(ms)
     return ms < 10000 and string.format('%.1f s', ms / 1000) or string.format('%.0f s', ms / 1000)
 end
 
--- Why a job is where it is, and whether it waits for something other than its turn, its time or its end.
+-- Why a job waits, and whether it is blocked: it waits for something other than its turn, its time or its end.
 function View.why_it_waits(job, workers)
     if job.state == 'delayed' then
         local due = tonumber(call('ZSCORE', PREFIX .. 'delayed', job.id)) or NOW

@@ -1,5 +1,5 @@
 --[[
-audit: is the queue whole? Every unfinished job is in exactly one place, places and counters agree.
+audit: checks that the queue is consistent: every unfinished job is in exactly one place, and places and counters agree.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] cursor "" first, then what the slice before gave

@@ -1,13 +1,13 @@
 --[[
-cancel: a job is wanted no more.
+cancel: cancels a job.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job; a shard stands for its whole job
 ARGV[2] reason "" or one sentence
 ARGV[3] "unclaimed", or left out: leave a job alone that a worker has begun, and end any other as skipped
 
-Returns the state after: "cancelled" or, with "unclaimed", "skipped"; "running" with the mark set, which the next heartbeat acts on; the state of a job that
-        had ended; or "not_found".
+Returns the state afterwards: "cancelled"; with "unclaimed", "skipped"; "running" if the job is marked, so that the next
+        heartbeat ends it; the state of a job that had ended; or "not_found".
 Cost    O(log n); a split job's shards besides.
 --]]
 verb('cancel', 'drain', function(args)

@@ -1,5 +1,5 @@
 --[[
-counts: how many jobs of a run are in each state, ended ones ever.
+counts: returns how many jobs of a run are in each state, including all that ever ended.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] run    name

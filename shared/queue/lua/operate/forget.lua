@@ -1,5 +1,5 @@
 --[[
-forget: everything of a run goes: jobs, results, flows. Called again until nothing is left.
+forget: removes a slice of a run: jobs, results, flows. Call it again until nothing is left.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] run    name

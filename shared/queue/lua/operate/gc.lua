@@ -1,5 +1,5 @@
 --[[
-gc: one slice of retention: records of ended jobs past their age or number, flows nobody submitted to for 90 days.
+gc: removes a slice of old records: ended jobs past their age or number, and flows without a submit for 90 days.
 
 KEYS[1] prefix "evalq:{queue}:"
 

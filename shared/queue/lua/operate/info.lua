@@ -1,5 +1,5 @@
 --[[
-info: what this queue is and runs on.
+info: returns what this queue is and what it runs on.
 
 KEYS[1] prefix "evalq:{queue}:"
 

@@ -1,5 +1,5 @@
 --[[
-init: make the queue's epoch if there is none.
+init: makes the queue's epoch if there is none.
 
 KEYS[1] prefix "evalq:{queue}:"
 

@@ -1,5 +1,5 @@
 --[[
-jobs: the jobs of one state, newest first, a page at a time.
+jobs: lists the jobs of one state, newest first, one page a call.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] state  one of the seven, or bad (what was set aside)

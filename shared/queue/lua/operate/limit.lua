@@ -1,5 +1,5 @@
 --[[
-limit: caps on what runs at once, and a run's share.
+limit: sets caps on what runs at once, and a run's share.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] kind   cap_run, cap_suite (leases at once; 0: no cap) or weight (percent of a normal run's share, 1 to 10000)

@@ -1,5 +1,5 @@
 --[[
-pause: nothing of the queue, a suite or a run is claimed until it is resumed. Running jobs go on.
+pause: stops claims of the queue, a suite or a run until it is resumed. Running jobs continue.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] kind   queue, suite or run

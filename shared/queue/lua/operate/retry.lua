@@ -1,5 +1,5 @@
 --[[
-retry: a job that ended without a result is wanted again, by hand.
+retry: queues a job again that ended without a result.
 
 KEYS[1] prefix  "evalq:{queue}:"
 ARGV[1] id      job that is dead, skipped or cancelled
@@ -27,8 +27,9 @@ local function repeated(job, request)
 end
 
 --[[
-The class that a submit of the same message would get; nil: there are too many. The number that a job ended with goes to others
-once nothing waits there. Of a message that cannot be read the number stays: whoever claims the job says what is wrong.
+The class that a submit of the same message would get; nil: there are too many. The number that a job ended with goes to
+others once nothing waits there. Of a message that cannot be read the number stays: whoever claims the job says what is
+wrong.
 --]]
 local function class_anew(job, record)
     local read, message = pcall(cmsgpack.unpack, record)

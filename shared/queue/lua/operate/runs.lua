@@ -1,5 +1,5 @@
 --[[
-runs: the runs that are known, newest submit first, a thousand at a time.
+runs: lists the known runs, newest submit first, at most a thousand a call.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] cursor "" first, then what the page before gave. May be left out

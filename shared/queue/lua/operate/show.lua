@@ -1,5 +1,5 @@
 --[[
-show: all that is known of one job, for people.
+show: returns everything about one job, for people.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job or shard

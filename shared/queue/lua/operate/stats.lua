@@ -1,5 +1,5 @@
 --[[
-stats: the whole queue at a glance.
+stats: returns an overview of the whole queue.
 
 KEYS[1] prefix "evalq:{queue}:"
 

@@ -1,5 +1,5 @@
 --[[
-best_get: the best checkpoint of a run.
+best_get: returns the best checkpoint of a run.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] run

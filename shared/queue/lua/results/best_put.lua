@@ -1,5 +1,5 @@
 --[[
-best_put: the best checkpoint of a run by one metric, as a logger found it.
+best_put: stores the best checkpoint of a run by one metric, which a logger found.
 
 KEYS[1] prefix     "evalq:{queue}:"
 ARGV[1] run, [2] metric, [3] value (text, 17 digits), [4] step, [5] job, [6] checkpoint

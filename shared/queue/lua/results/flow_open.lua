@@ -1,5 +1,5 @@
 --[[
-flow_open: the smallest step of a flow that is not ended yet: what a sink that wants order may wait for.
+flow_open: returns the smallest unfinished step of a flow, so that a sink can wait for it.
 
 KEYS[1] prefix  "evalq:{queue}:"
 ARGV[1] run, [2] variant, [3] suite

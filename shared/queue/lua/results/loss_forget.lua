@@ -1,5 +1,5 @@
 --[[
-loss_forget: the recorded losses of a sink are mended; status shows them no more.
+loss_forget: removes the recorded losses of a sink, so that status does not show them any more.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] sink   name

@@ -1,5 +1,5 @@
 --[[
-republish: results of a run that the stream lost, put into it again for sinks that never had them.
+republish: adds results of a run to the stream again, for sinks that never got them.
 
 KEYS[1] prefix  "evalq:{queue}:"
 ARGV[1] run     name

@@ -1,5 +1,5 @@
 --[[
-results: what a run gave, in the order of publication: task results and ends.
+results: returns the results of a run in the order of publication: task results and ends.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] run    name

@@ -1,5 +1,5 @@
 --[[
-sink_ack: the sink has stored these entries; what every sink has acknowledged is trimmed.
+sink_ack: acknowledges entries that the sink has stored, and trims what every sink has acknowledged.
 
 KEYS[1] prefix     "evalq:{queue}:"
 ARGV[1] sink       name of a registered sink

@@ -1,5 +1,5 @@
 --[[
-sink_open: register a sink and make its consumer group, from the first entry when new.
+sink_open: registers a sink and makes its consumer group, which begins at the first entry.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] sink   1 to 64 of [A-Za-z0-9._-], at most 64 sinks

@@ -1,5 +1,5 @@
 --[[
-sink_remove: a sink is no more; nothing is kept for it.
+sink_remove: removes a sink. Nothing is kept for it any more.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] sink   name

@@ -1,5 +1,5 @@
 --[[
-sink_replay: everything still in the stream is delivered to the sink again.
+sink_replay: delivers everything in the stream to the sink again.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] sink   name of a registered sink

@@ -1,5 +1,5 @@
 --[[
-sink_serve: a logger says that it serves the sink, and hears who said so last.
+sink_serve: notes which logger serves the sink, and returns which one did before.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] sink   name of a registered sink

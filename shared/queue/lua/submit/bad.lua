@@ -1,5 +1,5 @@
 --[[
-bad: set aside bytes that are no record, with a reason, where people can look at them.
+bad: stores bytes that are not a valid record, with a reason, for people to look at.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] bytes  at most 64 KiB; the first 4 KiB are kept

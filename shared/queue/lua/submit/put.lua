@@ -1,5 +1,5 @@
 --[[
-put: submit by hand, as JSON: redis-cli FCALL evalq_v1_put 1 'evalq:{main}:' '{"run":"a","step":1,...}'.
+put: submits by hand, as JSON: redis-cli FCALL evalq_v1_put 1 'evalq:{main}:' '{"run":"a","step":1,...}'.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] json   one object with the field names of the message; run, step, suite, root and path are needed

@@ -1,5 +1,5 @@
 --[[
-submit: put one checkpoint x suite into the queue, once.
+submit: puts one checkpoint and suite into the queue, once.
 
 KEYS[1] prefix      "evalq:{queue}:"
 ARGV[1] run         1 to 64 of [A-Za-z0-9._-]
@@ -57,8 +57,9 @@ function Submit.shape_holds(shape, args, at)
 end
 
 --[[
-What a submit whose arguments begin at a[at] has in common with the others of its flow: all but step, fingerprint and record,
-checked. The same arguments give the same table, in later calls too: nobody writes into it. Nil and what is wrong with them.
+What a submit whose arguments begin at a[at] has in common with the others of its flow: all but step, fingerprint and
+record, checked. The same arguments give the same table, in later calls too: nobody writes into it. Nil and what is
+wrong with them.
 --]]
 function Submit.shape(args, at)
     local run, variant, suite = args[at], args[at + 3], args[at + 4]

@@ -1,5 +1,5 @@
 --[[
-submit_batch: many submits in one call, each on its own: one that is refused does not hold the others up.
+submit_batch: makes several submits in one call. Each succeeds or fails by itself.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] n      1 to 500

@@ -1,5 +1,5 @@
 --[[
-suite: a worker's offer of a suite. Another definition under the same name is refused.
+suite: registers a worker's suite. Refuses another definition under the same name.
 
 KEYS[1] prefix     "evalq:{queue}:"
 ARGV[1] name       1 to 32 of [A-Za-z0-9._-]

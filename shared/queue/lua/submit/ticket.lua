@@ -1,5 +1,5 @@
 --[[
-ticket: all that is known of one.
+ticket: returns everything about one ticket.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] ticket

@@ -1,5 +1,5 @@
 --[[
-ticket_cancel: who holds the ticket wants its job no more. The job itself ends when no other open ticket names it.
+ticket_cancel: cancels a ticket. Its job ends if no other open ticket names it.
 
 KEYS[1] prefix  "evalq:{queue}:"
 ARGV[1] ticket

@@ -1,5 +1,5 @@
 --[[
-ticket_put: a name from outside for a job, kept with the request that it came of.
+ticket_put: stores a client's name for a job, with the client's request.
 
 KEYS[1] prefix  "evalq:{queue}:"
 ARGV[1] ticket  1 to 64 printable bytes, new for each request; the same again changes nothing

@@ -1,5 +1,5 @@
 --[[
-tickets: those that are open, oldest first, and how many have ended.
+tickets: lists the open tickets, oldest first, and counts those that ended.
 
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] count  1 to 1000: how many at most
