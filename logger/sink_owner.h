@@ -4,8 +4,8 @@
  * that it serves the sink knows that both do; of one that has ended nothing is heard so. One
  * thread.
  */
-#ifndef EVQ_LOGGER_SERVED_H
-#define EVQ_LOGGER_SERVED_H
+#ifndef EVQ_LOGGER_SINK_OWNER_H
+#define EVQ_LOGGER_SINK_OWNER_H
 
 #include <limits.h>
 

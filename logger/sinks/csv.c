@@ -1,7 +1,7 @@
 /*
- * RUN/results.csv: a table of a run, a line for each step and a column for each metric, for
- * spreadsheets and data frames. It is written anew beside the old one, synced and renamed, before
- * what is in it is acknowledged. A number that comes again lands in its own field: nothing doubles.
+ * The sink `csv`: one table RUN/results.csv for each run, with a line for each step and a column
+ * for each metric. A flush writes the whole table to a new file, syncs it and renames it. A
+ * repeated result has its own cell, so that nothing is there twice.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,9 +23,8 @@
 
 struct csv_run {
     char directory[PATH_MAX];
-    struct evq_csv_table grid;
-    bool changed; // Since it was written.
-    bool broken;  // A put failed half-way: the file is read again first.
+    struct evq_csv_table table;
+    bool changed; // Since the last flush.
 };
 
 struct csv {
@@ -37,7 +36,7 @@ static void run_close(void *state)
     struct csv_run *run = state;
 
     if (run != NULL) {
-        evq_csv_table_free(&run->grid);
+        evq_csv_table_free(&run->table);
         free(run);
     }
 }
@@ -48,12 +47,10 @@ static enum evq_status run_read(struct csv_run *run, struct evq_error *err)
     struct evq_buffer text;
 
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, NAME);
-    evq_csv_table_free(&run->grid);
-    run->changed = false;
     evq_buffer_init(&text, FILE_BYTES_MAX);
     enum evq_status status = evq_file_read(AT_FDCWD, path, 0, FILE_BYTES_MAX - 1, &text, err);
     if (status == EVQ_OK) {
-        status = evq_csv_table_read(&run->grid, text.data != NULL ? (const char *)text.data : "",
+        status = evq_csv_table_read(&run->table, text.data != NULL ? (const char *)text.data : "",
                                     text.bytes, err);
         if (status == EVQ_E_CORRUPT) { // Another program's file, or one that was edited.
             evq_error_prefix(err, "'%s' is not as it was written (move it away)", path);
@@ -63,7 +60,6 @@ static enum evq_status run_read(struct csv_run *run, struct evq_error *err)
         status = EVQ_OK;
     }
     evq_buffer_free(&text);
-    run->broken = status != EVQ_OK;
     return status;
 }
 
@@ -115,14 +111,11 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
     struct csv_run *run = state;
     struct evq_buffer text;
 
-    if (run->broken) {
-        return evq_error_set(err, EVQ_E_IO, "'%s' was not written", run->directory);
-    }
     if (!run->changed) {
         return EVQ_OK;
     }
     evq_buffer_init(&text, FILE_BYTES_MAX);
-    evq_csv_table_csv(&run->grid, &text);
+    evq_csv_table_csv(&run->table, &text);
     int directory = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum evq_status status = EVQ_OK;
     if (text.failed) {
@@ -181,19 +174,14 @@ static enum evq_status csv_write(void *state, const struct evq_result *result,
     }
     enum evq_status status = evq_run_directories_get(sink->dirs, result->run, &found, err);
     struct csv_run *run = found;
-    if (status == EVQ_OK && run->broken) {
-        status = run_read(run, err);
-    }
     for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {
         bool changed = false;
         evq_result_metric_key(result, &result->metrics[i], key, sizeof(key));
-        status = evq_csv_table_put(&run->grid, result->step, key, result->metrics[i].value,
+        status = evq_csv_table_put(&run->table, result->step, key, result->metrics[i].value,
                                    &changed, err);
         run->changed = run->changed || changed;
     }
-    if (status == EVQ_E_NOMEM && run != NULL) {
-        run->broken = true;
-    }
+    evq_run_directories_wrote(sink->dirs, run, status);
     return status;
 }
 

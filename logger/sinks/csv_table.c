@@ -27,17 +27,17 @@ static bool is_empty(double value)
     return bits == empty_bits;
 }
 
-void evq_csv_table_free(struct evq_csv_table *grid)
+void evq_csv_table_free(struct evq_csv_table *table)
 {
-    for (size_t i = 0; i < grid->column_count; i++) {
-        free(grid->names[i]);
+    for (size_t i = 0; i < table->column_count; i++) {
+        free(table->names[i]);
     }
-    for (size_t i = 0; i < grid->row_count; i++) {
-        free(grid->rows[i].cells);
+    for (size_t i = 0; i < table->row_count; i++) {
+        free(table->rows[i].cells);
     }
-    free(grid->names);
-    free(grid->rows);
-    *grid = (struct evq_csv_table){0};
+    free(table->names);
+    free(table->rows);
+    *table = (struct evq_csv_table){0};
 }
 
 /* items with room for one more than count things of a size; NULL: no memory, items stay. */
@@ -54,92 +54,92 @@ static void *room_made(void *items, size_t count, size_t *room, size_t size)
     return grown;
 }
 
-static enum evq_status column_of(struct evq_csv_table *grid, const char *name, size_t *ret_column,
+static enum evq_status column_of(struct evq_csv_table *table, const char *name, size_t *ret_column,
                                  struct evq_error *err)
 {
-    for (size_t i = 0; i < grid->column_count; i++) {
-        if (strcmp(grid->names[i], name) == 0) {
+    for (size_t i = 0; i < table->column_count; i++) {
+        if (strcmp(table->names[i], name) == 0) {
             *ret_column = i;
             return EVQ_OK;
         }
     }
-    if (grid->column_count == EVQ_GRID_COLUMNS_MAX ||
-        (grid->column_count + 1) * (grid->row_count + 1) > EVQ_GRID_CELLS_MAX) {
+    if (table->column_count == EVQ_CSV_TABLE_COLUMNS_MAX ||
+        (table->column_count + 1) * (table->row_count + 1) > EVQ_CSV_TABLE_CELLS_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "'%.80s' is a column too many: there are %zu", name,
-                             grid->column_count);
+                             table->column_count);
     }
     char *copy = strdup(name);
     char **names =
-        room_made(grid->names, grid->column_count, &grid->column_room, sizeof(*grid->names));
+        room_made(table->names, table->column_count, &table->column_room, sizeof(*table->names));
     if (names == NULL || copy == NULL) {
-        grid->names = names != NULL ? names : grid->names;
+        table->names = names != NULL ? names : table->names;
         free(copy);
         return evq_error_set(err, EVQ_E_NOMEM, "a column '%.80s'", name);
     }
-    grid->names = names;
-    *ret_column = grid->column_count;
-    grid->names[grid->column_count++] = copy;
+    table->names = names;
+    *ret_column = table->column_count;
+    table->names[table->column_count++] = copy;
     return EVQ_OK;
 }
 
-static enum evq_status row_of(struct evq_csv_table *grid, int64_t step,
+static enum evq_status row_of(struct evq_csv_table *table, int64_t step,
                               struct evq_csv_table_row **ret_row, struct evq_error *err)
 {
     size_t low = 0;
-    size_t high = grid->row_count;
+    size_t high = table->row_count;
 
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (grid->rows[middle].step < step) {
+        if (table->rows[middle].step < step) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    if (low == grid->row_count || grid->rows[low].step != step) {
-        if ((grid->row_count + 1) * grid->column_count > EVQ_GRID_CELLS_MAX) {
+    if (low == table->row_count || table->rows[low].step != step) {
+        if ((table->row_count + 1) * table->column_count > EVQ_CSV_TABLE_CELLS_MAX) {
             return evq_error_set(err, EVQ_E_LIMIT,
                                  "step %" PRId64 " is a row too many: there are %zu", step,
-                                 grid->row_count);
+                                 table->row_count);
         }
         struct evq_csv_table_row *rows =
-            room_made(grid->rows, grid->row_count, &grid->row_room, sizeof(*grid->rows));
+            room_made(table->rows, table->row_count, &table->row_room, sizeof(*table->rows));
         if (rows == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "a row of step %" PRId64, step);
         }
-        grid->rows = rows;
-        memmove(&grid->rows[low + 1], &grid->rows[low],
-                (grid->row_count - low) * sizeof(*grid->rows));
-        grid->rows[low] = (struct evq_csv_table_row){.step = step};
-        grid->row_count++;
+        table->rows = rows;
+        memmove(&table->rows[low + 1], &table->rows[low],
+                (table->row_count - low) * sizeof(*table->rows));
+        table->rows[low] = (struct evq_csv_table_row){.step = step};
+        table->row_count++;
     }
-    *ret_row = &grid->rows[low];
+    *ret_row = &table->rows[low];
     return EVQ_OK;
 }
 
-enum evq_status evq_csv_table_put(struct evq_csv_table *grid, int64_t step, const char *name,
+enum evq_status evq_csv_table_put(struct evq_csv_table *table, int64_t step, const char *name,
                                   double value, bool *ret_changed, struct evq_error *err)
 {
     struct evq_csv_table_row *row = NULL;
     size_t column = 0;
 
-    enum evq_status status = column_of(grid, name, &column, err);
+    enum evq_status status = column_of(table, name, &column, err);
     if (status == EVQ_OK) {
-        status = row_of(grid, step, &row, err);
+        status = row_of(table, step, &row, err);
     }
     if (status != EVQ_OK) {
         return status;
     }
     if (column >= row->cell_count) {
-        double *cells = reallocarray(row->cells, grid->column_count, sizeof(*cells));
+        double *cells = reallocarray(row->cells, table->column_count, sizeof(*cells));
         if (cells == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "a row of step %" PRId64, step);
         }
-        for (size_t i = row->cell_count; i < grid->column_count; i++) {
+        for (size_t i = row->cell_count; i < table->column_count; i++) {
             cells[i] = empty_value();
         }
         row->cells = cells;
-        row->cell_count = grid->column_count;
+        row->cell_count = table->column_count;
     }
     *ret_changed = memcmp(&row->cells[column], &value, sizeof(value)) != 0;
     row->cells[column] = value;
@@ -161,18 +161,18 @@ static void field_text(struct evq_buffer *out, const char *text)
     evq_buffer_text(out, "\"");
 }
 
-void evq_csv_table_csv(const struct evq_csv_table *grid, struct evq_buffer *out)
+void evq_csv_table_csv(const struct evq_csv_table *table, struct evq_buffer *out)
 {
     evq_buffer_text(out, "step");
-    for (size_t i = 0; i < grid->column_count; i++) {
+    for (size_t i = 0; i < table->column_count; i++) {
         evq_buffer_text(out, ",");
-        field_text(out, grid->names[i]);
+        field_text(out, table->names[i]);
     }
     evq_buffer_text(out, "\r\n");
-    for (size_t r = 0; r < grid->row_count; r++) {
-        const struct evq_csv_table_row *row = &grid->rows[r];
+    for (size_t r = 0; r < table->row_count; r++) {
+        const struct evq_csv_table_row *row = &table->rows[r];
         evq_buffer_printf(out, "%" PRId64, row->step);
-        for (size_t i = 0; i < grid->column_count; i++) {
+        for (size_t i = 0; i < table->column_count; i++) {
             evq_buffer_text(out, ",");
             if (i < row->cell_count && !is_empty(row->cells[i])) {
                 evq_buffer_printf(out, "%.17g",
@@ -237,7 +237,7 @@ static enum evq_status corrupt(const struct reader *reader, const char *what, st
     return evq_error_set(err, EVQ_E_CORRUPT, "line %zu: %s", reader->line, what);
 }
 
-static enum evq_status header_read(struct evq_csv_table *grid, struct reader *reader,
+static enum evq_status header_read(struct evq_csv_table *table, struct reader *reader,
                                    struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -250,7 +250,7 @@ static enum evq_status header_read(struct evq_csv_table *grid, struct reader *re
         if (!field_take(reader)) {
             return corrupt(reader, "a malformed name of a column", err);
         }
-        status = column_of(grid, reader->field, &column, err);
+        status = column_of(table, reader->field, &column, err);
         if (status == EVQ_OK && column != i) {
             return corrupt(reader, "a column that comes twice", err);
         }
@@ -258,7 +258,7 @@ static enum evq_status header_read(struct evq_csv_table *grid, struct reader *re
     return status;
 }
 
-static enum evq_status line_read(struct evq_csv_table *grid, struct reader *reader,
+static enum evq_status line_read(struct evq_csv_table *table, struct reader *reader,
                                  struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -274,7 +274,7 @@ static enum evq_status line_read(struct evq_csv_table *grid, struct reader *read
         return corrupt(reader, "expected a step", err);
     }
     for (size_t i = 0; !reader->line_ended && status == EVQ_OK; i++) {
-        if (!field_take(reader) || i >= grid->column_count) {
+        if (!field_take(reader) || i >= table->column_count) {
             return corrupt(reader, "a malformed number, or one too many", err);
         }
         if (reader->field[0] == '\0') {
@@ -284,22 +284,22 @@ static enum evq_status line_read(struct evq_csv_table *grid, struct reader *read
         if (*end != '\0') {
             return corrupt(reader, "expected a number", err);
         }
-        status = evq_csv_table_put(grid, step, grid->names[i], value, &changed, err);
+        status = evq_csv_table_put(table, step, table->names[i], value, &changed, err);
     }
     return status;
 }
 
-enum evq_status evq_csv_table_read(struct evq_csv_table *grid, const char *text, size_t bytes,
+enum evq_status evq_csv_table_read(struct evq_csv_table *table, const char *text, size_t bytes,
                                    struct evq_error *err)
 {
     struct reader reader = {.at = text, .end = text + bytes, .line = 1};
-    enum evq_status status = header_read(grid, &reader, err);
+    enum evq_status status = header_read(table, &reader, err);
 
     for (reader.line = 2; reader.at < reader.end && status == EVQ_OK; reader.line++) {
-        status = line_read(grid, &reader, err);
+        status = line_read(table, &reader, err);
     }
     if (status != EVQ_OK) {
-        evq_csv_table_free(grid);
+        evq_csv_table_free(table);
     }
     return status;
 }

@@ -2,8 +2,8 @@
  * Numbers by step and name, and as CSV (RFC 4180): a header "step,NAME,...", then a line per step
  * in ascending order; an empty field is no number. One thread.
  */
-#ifndef EVQ_LOGGER_GRID_H
-#define EVQ_LOGGER_GRID_H
+#ifndef EVQ_LOGGER_CSV_TABLE_H
+#define EVQ_LOGGER_CSV_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,8 +11,8 @@
 
 #include "shared/base/buffer.h"
 
-#define EVQ_GRID_COLUMNS_MAX 4096
-#define EVQ_GRID_CELLS_MAX   ((size_t)1 << 24)
+#define EVQ_CSV_TABLE_COLUMNS_MAX 4096
+#define EVQ_CSV_TABLE_CELLS_MAX   ((size_t)1 << 24)
 
 struct evq_csv_table_row {
     int64_t step;
@@ -31,14 +31,14 @@ struct evq_csv_table {
 
 /* Puts a number, in place of the one that is there; *ret_changed: it was another, or none.
  * EVQ_E_NOMEM, EVQ_E_LIMIT. */
-enum evq_status evq_csv_table_put(struct evq_csv_table *grid, int64_t step, const char *name,
+enum evq_status evq_csv_table_put(struct evq_csv_table *table, int64_t step, const char *name,
                                   double value, bool *ret_changed,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /* Appends all of it; out->failed: no memory. Doubles carry 17 digits. */
-void evq_csv_table_csv(const struct evq_csv_table *grid, struct evq_buffer *out);
-/* Takes what evq_csv_table_csv() wrote into an empty grid. EVQ_E_CORRUPT names line and fault. */
-enum evq_status evq_csv_table_read(struct evq_csv_table *grid, const char *text, size_t bytes,
+void evq_csv_table_csv(const struct evq_csv_table *table, struct evq_buffer *out);
+/* Takes what evq_csv_table_csv() wrote into an empty table. EVQ_E_CORRUPT names line and fault. */
+enum evq_status evq_csv_table_read(struct evq_csv_table *table, const char *text, size_t bytes,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_csv_table_free(struct evq_csv_table *grid); // Leaves it empty.
+void evq_csv_table_free(struct evq_csv_table *table); // Leaves it empty.
 
 #endif

@@ -14,7 +14,7 @@
 #include <xxhash.h>
 
 #include "logger/run_directories.h"
-#include "logger/sinks/idset.h"
+#include "logger/sinks/id_set.h"
 #include "logger/sinks/sink.h"
 #include "shared/base/buffer.h"
 #include "shared/base/file.h"
@@ -31,7 +31,7 @@ struct jsonl_run {
     int fd;
     off_t bytes;               // Durable content; where a failed write is cut back to.
     struct evq_buffer pending; // Lines behind it, not yet in the file.
-    struct evq_idset *keys;    // Of all lines, those pending too.
+    struct evq_id_set *keys;   // Of all lines, those pending too.
 };
 
 struct jsonl {
@@ -76,7 +76,7 @@ static size_t line_key(const char *line, size_t bytes, char key[KEY_BYTES_MAX])
 }
 
 /* Adds the keys of all whole lines; *ret_bytes: how many bytes they are. */
-static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_idset *keys,
+static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_id_set *keys,
                                   size_t *ret_bytes, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -88,7 +88,7 @@ static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_
            (end = memchr(data + start, '\n', bytes - start)) != NULL) {
         size_t line_bytes = (size_t)(end - data) - start;
         const size_t key_bytes = line_key((const char *)data + start, line_bytes, key);
-        status = key_bytes > 0 ? evq_idset_add(keys, key, key_bytes, err) : EVQ_OK;
+        status = key_bytes > 0 ? evq_id_set_add(keys, key, key_bytes, err) : EVQ_OK;
         start += line_bytes + 1;
     }
     *ret_bytes = start;
@@ -139,7 +139,7 @@ static void run_close(void *state)
         return;
     }
     evq_file_close(&run->fd); // What matters was synced by flush.
-    evq_idset_free(run->keys);
+    evq_id_set_free(run->keys);
     evq_buffer_free(&run->pending);
     free(run);
 }
@@ -159,7 +159,7 @@ static enum evq_status run_open(void *context, const char *directory, void **ret
     evq_buffer_init(&run->pending, 0);
     (void)snprintf(run->directory, sizeof(run->directory), "%s", directory); // It fits: PATH_MAX.
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, NAME);
-    run->keys = evq_idset_new(run->directory);
+    run->keys = evq_id_set_new(run->directory);
     if (run->keys == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
         goto out;
@@ -249,7 +249,7 @@ static enum evq_status run_add(struct jsonl_run *run, const char *key, size_t ke
     evq_buffer_append(&run->pending, line->data, line->bytes);
     enum evq_status status = run->pending.failed
                                  ? evq_error_set(err, EVQ_E_NOMEM, "lines of '%s'", run->directory)
-                                 : evq_idset_add(run->keys, key, key_bytes, err);
+                                 : evq_id_set_add(run->keys, key, key_bytes, err);
     if (status != EVQ_OK) {
         run->pending.bytes = before;
         run->pending.failed = false;
@@ -306,7 +306,7 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
     }
     struct jsonl_run *run = found;
     if (status == EVQ_OK) {
-        status = evq_idset_has(run->keys, key, key_bytes, &known, err);
+        status = evq_id_set_has(run->keys, key, key_bytes, &known, err);
     }
     if (status == EVQ_OK && !known) {
         sink->pending_bytes += sink->line.bytes;

@@ -1,8 +1,8 @@
 /*
  * What the MLflow sink needs of MLflow's REST API, version 2.0. One thread.
  */
-#ifndef EVQ_LOGGER_MLFLOW_H
-#define EVQ_LOGGER_MLFLOW_H
+#ifndef EVQ_LOGGER_MLFLOW_API_H
+#define EVQ_LOGGER_MLFLOW_API_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -18,6 +18,23 @@ const char *evq_sink_option(const struct evq_sink_config *sink, const char *key)
     return evq_pair_get(sink->options, sink->option_count, key, NULL);
 }
 
+size_t evq_sink_option_list(const struct evq_sink_config *sink, const char *key, const char **out,
+                            size_t most)
+{
+    char item[64];
+    size_t count = 0;
+
+    for (; count < most; count++) {
+        (void)snprintf(item, sizeof(item), "%s.%zu", key, count);
+        out[count] = evq_sink_option(sink, item);
+        if (out[count] == NULL) {
+            break;
+        }
+    }
+    out[count] = NULL;
+    return count;
+}
+
 enum evq_status evq_sink_option_seconds(const struct evq_sink_config *sink, const char *key,
                                         double fallback, double *ret_value, struct evq_error *err)
 {

@@ -84,6 +84,10 @@ enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const c
                                      bool *ret_value, struct evq_error *err) EVQ_CHECK_RESULT;
 /* As text; NULL: it is not there. */
 const char *evq_sink_option(const struct evq_sink_config *sink, const char *key);
+/* As a list of at most `most` texts, which point into the configuration. out has room for one more,
+ * a NULL at the end. Returns how many there are. */
+size_t evq_sink_option_list(const struct evq_sink_config *sink, const char *key, const char **out,
+                            size_t most);
 
 /*
  * A secret: the content of the file that the option KEY_file names, without the newline at its end,

@@ -1,10 +1,9 @@
 /*
- * Weights & Biases through its own SDK, in a helper program: `command`, a list, by default
- * evalq-wandb of the Python package. It gets the options, then results, one JSON object a line,
- * then
- * {"flush": N}; it answers {"flushed": N} once the SDK's files have them, before that
- * {"refused": RESULT_ID, "reason": ...} for what it can never take, or {"error": ...}. It knows by
- * the result's id what its files hold already.
+ * The sink `wandb`: Weights & Biases through its own SDK, in a helper program. The option `command`
+ * is a list, by default evalq-wandb of the Python package. The helper gets the options, then one
+ * JSON object a line for each result, then {"flush": N}. It answers {"flushed": N} once the SDK's
+ * files have the results, and before that {"refused": RESULT_ID, "reason": ...} for a result that
+ * it can never take, or {"error": ...}. It recognises a repeated result by its id.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "logger/sinks/helper.h"
+#include "logger/sinks/helper_program.h"
 #include "logger/sinks/sink.h"
 #include "shared/base/clock.h"
 #include "shared/base/json_memory.h"
@@ -41,8 +40,10 @@ static void wandb_close(void *state)
     struct wandb *sink = state;
 
     if (sink != NULL) {
-        // It uploads what it has; what it leaves is in its files for `wandb sync`.
-        evq_helper_end(&sink->helper, evq_clock_mono_ms() + sink->close_ms);
+        bool killed = false;
+        // The helper uploads what it has. `wandb sync` uploads the rest from its files.
+        sink->helper.stop = NULL;
+        (void)evq_helper_end(&sink->helper, evq_clock_mono_ms() + sink->close_ms, &killed);
         evq_buffer_free(&sink->lines);
         free(sink);
     }
@@ -55,16 +56,8 @@ static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
     double seconds = 0;
     double close_seconds = 0;
     bool shared = false;
-    char key[32];
 
-    for (size_t i = 0; i < ARGS_MAX; i++) {
-        (void)snprintf(key, sizeof(key), "command.%zu", i);
-        sink->argv[i] = evq_sink_option(config, key);
-        if (sink->argv[i] == NULL) {
-            break;
-        }
-    }
-    if (sink->argv[0] == NULL) {
+    if (evq_sink_option_list(config, "command", sink->argv, ARGS_MAX) == 0) {
         sink->argv[0] = "evalq-wandb";
     }
     if (mode != NULL && strcmp(mode, "online") != 0 && strcmp(mode, "offline") != 0) {
@@ -143,7 +136,7 @@ static enum evq_status helper_ready(struct wandb *sink, int64_t deadline_ms, str
     if (sink->helper.pid != 0) {
         return EVQ_OK;
     }
-    enum evq_status status = evq_helper_start(&sink->helper, sink->argv, err);
+    enum evq_status status = evq_helper_start(&sink->helper, sink->argv, true, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -192,6 +185,7 @@ static enum evq_status wandb_flush(void *state, struct evq_error *err)
     struct wandb *sink = state;
     const int64_t deadline_ms = evq_clock_mono_ms() + sink->timeout_ms;
     bool done = false;
+    bool killed = false;
 
     if (sink->lines.bytes == 0) {
         return EVQ_OK;
@@ -217,7 +211,7 @@ static enum evq_status wandb_flush(void *state, struct evq_error *err)
     sink->run[0] = '\0';
     evq_buffer_clear(&sink->lines); // After a failure the logger gives the same results again,
     if (status != EVQ_OK) {
-        evq_helper_end(&sink->helper, evq_clock_mono_ms()); // to another helper.
+        (void)evq_helper_end(&sink->helper, evq_clock_mono_ms(), &killed); // to another helper.
     }
     return status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT ? EVQ_E_IO : status;
 }
