@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "producer/client/overwrite.h"
 #include "producer/client/sender.h"
 #include "shared/base/clock.h"
 #include "shared/queue/codec.h"
@@ -12,6 +13,7 @@
 #define RETRY_MAX_MS   10000
 #define RETRY_HURRY_MS 200
 #define REFUSED_MAX_MS 30000 // Between tries while Redis lacks a permission or the functions.
+#define WITHDRAW_MS    60000 // A job that is withdrawn at once is not given to a worker before.
 #define SPOOL_AFTER_MS 1000  // An outage this long moves what is ready from the ring to the disk.
 
 struct batch {
@@ -171,6 +173,55 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
     return EVQ_OK;
 }
 
+/* Records that the job's step was overwritten: puts the job into the queue, so that its end is in
+ * the results, and withdraws it. Repeating it after a lost reply changes nothing. */
+static enum evq_status job_skip(struct evq_sender *sender, const struct evq_job *job,
+                                struct evq_submitted *ret_sent, struct evq_error *err)
+{
+    enum evq_status status = evq_queue_submit(sender->redis, job, WITHDRAW_MS, ret_sent, err);
+
+    if (status == EVQ_OK && ret_sent->state < EVQ_JOB_DONE) {
+        status = evq_queue_withdraw(sender->redis, ret_sent->id,
+                                    "overwritten: the path held other files, or none, before they "
+                                    "were pinned",
+                                    &ret_sent->state, err);
+    }
+    return status;
+}
+
+/* Submits the batch's jobs, of which each has a status and an answer then. */
+static enum evq_status batch_submit(struct evq_sender *sender, struct batch *batch,
+                                    struct evq_error *err)
+{
+    size_t done = 0;
+
+    while (done < batch->count) {
+        const struct evq_job *const *jobs = (const struct evq_job *const *)batch->jobs + done;
+        const size_t most = batch->count - done;
+        size_t count = 0;
+        while (count < most && !evq_overwritten(jobs[count])) {
+            count++;
+        }
+        enum evq_status status = EVQ_OK;
+        if (count > 0) {
+            status = evq_queue_submit_batch(sender->redis, jobs, count, batch->answers + done,
+                                            batch->statuses + done, err);
+        } else {
+            count = 1;
+            status = job_skip(sender, jobs[0], &batch->answers[done], err);
+            batch->statuses[done] = status;
+        }
+        if (status != EVQ_OK && !final_refusal(status)) {
+            return status;
+        }
+        for (size_t at = done; status != EVQ_OK && at < done + count; at++) {
+            batch->statuses[at] = status;
+        }
+        done += count;
+    }
+    return EVQ_OK;
+}
+
 /*
  * Submits the batch; each job that is through, sent or refused, goes from its owner. EVQ_OK: all
  * are; else the rest is to be sent again.
@@ -188,14 +239,13 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
     for (size_t at = 0; at < batch->count; at++) {
         evq_snapshots_place(sender, batch->jobs[at]);
     }
-    status = evq_queue_submit_batch(sender->redis, (const struct evq_job *const *)batch->jobs,
-                                    batch->count, batch->answers, batch->statuses, err);
-    if (status != EVQ_OK && !final_refusal(status)) {
+    status = batch_submit(sender, batch, err);
+    if (status != EVQ_OK) {
         return status;
     }
     for (size_t at = 0; at < batch->count; at++) {
         struct evq_job *job = batch->jobs[at];
-        enum evq_status own = status == EVQ_OK ? batch->statuses[at] : status;
+        enum evq_status own = batch->statuses[at];
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
             answer_note(sender, job, &batch->answers[at]);

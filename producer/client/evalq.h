@@ -16,9 +16,9 @@
  *     ...
  *     evalq_client_close(client);
  *
- * Submit a checkpoint after it was written, best to another name and then renamed. If it is still
- * being written (asynchronous saves), the client waits for it in the background. Give each step a
- * name of its own: of steps that are saved over one another some may be skipped.
+ * Submit a checkpoint after it was written, and put the step into its name. Then the client also
+ * waits for a save that is still going on. If several steps are saved to one path, a step that is
+ * overwritten before the client has pinned it is skipped (docs/client.md).
  */
 #ifndef EVALQ_H
 #define EVALQ_H

@@ -36,13 +36,11 @@ struct evq_item { // One submit on its way.
     uint64_t end; // Its end in the ring: what may be released when all before it are done.
     uint8_t *data;
     struct evq_request request; // Points into data.
+    uint64_t path_hash;         // Of the path of the request.
     bool done;
     bool counted;     // As done, in sender->waiting.
     bool ready;       // jobs are made; those done are NULL.
     bool reused;      // Its path was submitted for another step before.
-    bool looked;      // At its checkpoint, for the first time at least.
-    bool prompt;      // That was right after its submit, and it was not found to be its own since.
-    bool came_late;   // Its checkpoint was not there yet at that time, or was the step's before.
     bool parked;      // No root holds it, until the configuration has one: nobody waits for it.
     int64_t since_ms; // Monotonic: when it was taken.
     int64_t due_ms;   // Monotonic: when to look at the checkpoint again.
@@ -60,12 +58,10 @@ struct evq_source { // A ring and its spool: the client's own first, then those 
     bool unseen; // There are items that came since the last look at all of them.
 };
 
-struct evq_seen_path {
-    uint64_t hash;
-    int64_t step;       // That was last found there.
-    int64_t created_ms; // When that was submitted, unix.
-    int64_t written_ns; // Its newest file; 0: not looked at.
-    bool came_late;     // After its submit.
+struct evq_seen_path { // overwrite.c: what was last found at a path.
+    uint64_t hash;     // Of the path.
+    int64_t step;
+    uint64_t identity; // Of its files; 0: they were not looked at.
 };
 
 struct evq_sender_options {
@@ -173,11 +169,8 @@ void evq_sender_tell(struct evq_sender *sender, bool failed);
 
 /* source.c: takes what is new in the ring, as far as there is memory. */
 void evq_source_take(struct evq_sender *sender, struct evq_source *source);
-/* When the item's path was submitted next, for another step, unix ms; INT64_MAX: it was not. */
-int64_t evq_source_later_ms(struct evq_sender *sender, const struct evq_item *item);
-/* The one before it of another step and the same path that is still to be looked at, or NULL. */
-const struct evq_item *evq_source_before(const struct evq_sender *sender,
-                                         const struct evq_item *item);
+/* Whether a later submit names the item's path for another step. Takes what is new in the rings. */
+bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item);
 /* Prepares what is due. Returns when the next is, monotonic ms. */
 int64_t evq_prepare_source(struct evq_sender *sender, struct evq_source *source);
 /* Frees what is done at the front, and its room in the ring; whether there was any. */

@@ -2,6 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "producer/client/fork.h"
 #include "producer/client/sender.h"
 #include "shared/base/clock.h"
@@ -53,6 +56,8 @@ static bool source_push(struct evq_sender *sender, struct evq_source *source, co
         evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "%s", error.message);
         atomic_fetch_add(&sender->lost, 1);
         item->done = true;
+    } else {
+        item->path_hash = XXH3_64bits(item->request.path, strlen(item->request.path));
     }
     if (source->last != NULL) {
         source->last->next = item;
@@ -89,45 +94,21 @@ void evq_source_take(struct evq_sender *sender, struct evq_source *source)
     }
 }
 
-/* Whether other is a submit of the same path for another step. */
-static bool is_of_path(const struct evq_item *item, const struct evq_item *other)
+bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item)
 {
-    return other->request.path != NULL && other->request.step != item->request.step &&
-           strcmp(other->request.path, item->request.path) == 0;
-}
-
-int64_t evq_source_later_ms(struct evq_sender *sender, const struct evq_item *item)
-{
-    int64_t next = INT64_MAX;
-
     for (size_t at = 0; at < sender->source_count; at++) {
-        evq_source_take(sender, &sender->sources[at]); // Also what came this moment.
+        evq_source_take(sender, &sender->sources[at]); // A submit may have come this moment.
+        bool is_later = false;                         // In the item's own ring, by its place.
         for (const struct evq_item *other = sender->sources[at].first; other != NULL;
              other = other->next) {
-            const int64_t other_ms = other->request.created_ms;
-            if (other_ms > item->request.created_ms && other_ms < next && is_of_path(item, other)) {
-                next = other_ms;
+            is_later = is_later || other == item;
+            if ((is_later || other->request.created_ms > item->request.created_ms) &&
+                other->path_hash == item->path_hash && other->request.step != item->request.step) {
+                return true;
             }
         }
     }
-    return next;
-}
-
-const struct evq_item *evq_source_before(const struct evq_sender *sender,
-                                         const struct evq_item *item)
-{
-    const struct evq_item *found = NULL;
-
-    for (size_t at = 0; at < sender->source_count && found == NULL; at++) {
-        for (const struct evq_item *other = sender->sources[at].first; other != NULL;
-             other = other->next) {
-            if (!other->ready && !other->done &&
-                other->request.created_ms < item->request.created_ms && is_of_path(item, other)) {
-                found = other;
-            }
-        }
-    }
-    return found;
+    return false;
 }
 
 bool evq_source_release(struct evq_sender *sender, struct evq_source *source)

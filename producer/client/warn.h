@@ -22,8 +22,7 @@ enum evq_warning {
     EVQ_WARN_FORMAT,     // A checkpoint cannot be read as one.
     EVQ_WARN_UNPINNED,
     EVQ_WARN_REUSED,      // One path holds different steps.
-    EVQ_WARN_OVERWRITTEN, // Another step was saved to a path before it was read.
-    EVQ_WARN_SHIFTED,     // Steps seem to be given the weights of those before them.
+    EVQ_WARN_OVERWRITTEN, // A step's files were overwritten before they were pinned.
     EVQ_WARN_SNAPSHOT,    // Other hosts cannot fetch snapshots from here.
     EVQ_WARN_CORRUPT,     // A record in ring or spool was damaged.
     EVQ_WARN_LOST,        // Redis lost jobs that it had taken.

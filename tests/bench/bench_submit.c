@@ -53,14 +53,22 @@ static struct waits waits_so_far(void)
                           .switches = usage.ru_nvcsw + usage.ru_nivcsw};
 }
 
+/* A name for each step, as a training has. */
+static void step_path(const char *directory, int step, char out[160])
+{
+    (void)snprintf(out, 160, "%s/step-%d.safetensors", directory, step);
+}
+
 /* The slowest of those calls that neither met a page fault nor gave the processor away is what
  * cold caches and the machine cost. */
-static void watch(struct evalq_client *client, const char *path, int submits)
+static void watch(struct evalq_client *client, const char *directory, int submits)
 {
     struct waits all = {0};
     int64_t slowest = 0;
 
     for (int at = 0; at < submits; at++) {
+        char path[160];
+        step_path(directory, at, path);
         struct evalq_checkpoint checkpoint = {.path = path, .step = at, .suites = "quick"};
         work(10000000);
         const struct waits before = waits_so_far();
@@ -89,7 +97,6 @@ static void measure(const char *name, const char *redis, const char *directory, 
     int full = 0;
 
     snprintf(config, sizeof(config), "%s/evalq.yaml", directory);
-    snprintf(path, sizeof(path), "%s/step-1.safetensors", directory);
     snprintf(run, sizeof(run), "bench-%s", name);
     struct evalq_options options = {
         .url = redis, .config = config, .run = run, .ring_directory = rings, .quiet = 1};
@@ -98,6 +105,7 @@ static void measure(const char *name, const char *redis, const char *directory, 
         exit(1);
     }
     for (int at = 0; at < submits; at++) {
+        step_path(directory, at, path);
         struct evalq_checkpoint checkpoint = {.path = path, .step = at, .suites = "quick"};
         if (pause_ns > 0) {
             work(pause_ns);
@@ -112,7 +120,7 @@ static void measure(const char *name, const char *redis, const char *directory, 
            1e-3 * (double)spent[submits * 999 / 1000], 1e-3 * (double)spent[submits - 1], full);
     fflush(stdout);
     if (strcmp(name, "healthy-each-10ms") == 0) {
-        watch(client, path, submits);
+        watch(client, directory, submits);
     }
     evalq_client_close(client);
     free(spent);
@@ -166,8 +174,17 @@ int main(int argc, char **argv)
     float values[1024] = {0};
     struct fixture_tensor tensor = {
         .name = "w", .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {1024}, .data = values};
-    snprintf(text, sizeof(text), "%s/step-1.safetensors", directory);
-    fixture_safetensors(text, &tensor, 1);
+    char first[160];
+    step_path(directory, 0, first);
+    fixture_safetensors(first, &tensor, 1);
+    for (int step = 1; step < submits; step++) { // All steps have one file.
+        char path[160];
+        step_path(directory, step, path);
+        if (link(first, path) != 0) {
+            perror(path);
+            return 1;
+        }
+    }
     printf("%-22s %8s %9s %9s %9s %9s %8s\n", "evalq_client_submit", "submits", "p50 us", "p99 us",
            "p99.9 us", "max us", "full");
     measure("healthy", fx->redis->url, directory, rings, submits, 0);

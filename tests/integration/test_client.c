@@ -318,8 +318,7 @@ static void *submit_many(void *argument)
 
     for (int64_t step = submitter->first; step < submitter->first + SUBMITS_EACH; step++) {
         int code = 0;
-        while ((code = submit(submitter->scene, submitter->client, "step-1.safetensors", step)) ==
-               EVALQ_FULL) {
+        while ((code = submit_link(submitter->scene, submitter->client, step)) == EVALQ_FULL) {
             submitter->full++;
             sched_yield();
         }

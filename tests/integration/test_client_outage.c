@@ -177,7 +177,7 @@ static void client_loses_nothing_when_redis_dies_in_the_middle(void **state)
 
     checkpoint_write(scene, "step-1.safetensors", 1);
     for (int64_t step = 0; step < 300; step++) {
-        assert_int_equal(submit(scene, client, "step-1.safetensors", step), EVALQ_OK);
+        assert_int_equal(submit_link(scene, client, step), EVALQ_OK);
         if (step == 100) {
             FIXTURE_UNTIL(stats_of(client).sent > 0);
             fixture_redis_kill(scene->fx->redis);
@@ -205,7 +205,7 @@ static pid_t trainer_killed_after(const struct scene *scene, int64_t first, int6
             _exit(1);
         }
         for (int64_t step = first; step < first + count; step++) {
-            if (submit(scene, client, "step-1.safetensors", step) != EVALQ_OK) {
+            if (submit_link(scene, client, step) != EVALQ_OK) {
                 _exit(2);
             }
         }
@@ -268,7 +268,7 @@ static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void *
                 _exit(1);
             }
             for (int64_t step = 0; step < 400; step++) {
-                if (submit(scene, client, "step-1.safetensors", round * 1000 + step) != EVALQ_OK) {
+                if (submit_link(scene, client, round * 1000 + step) != EVALQ_OK) {
                     _exit(2);
                 }
                 atomic_fetch_add(count, 1);
@@ -495,7 +495,7 @@ static void client_says_full_once_when_ring_and_spool_are(void **state)
     checkpoint_write(scene, "step-1.safetensors", 1);
     int64_t end = fixture_now_ms() + fixture_patience_ms();
     for (int64_t step = 0; dropped < 50; step++) {
-        int code = submit(scene, client, "step-1.safetensors", step);
+        int code = submit_link(scene, client, step);
         dropped += code == EVALQ_FULL;
         assert_true(code == EVALQ_OK || code == EVALQ_FULL);
         assert_true(fixture_now_ms() < end);

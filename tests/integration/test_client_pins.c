@@ -426,15 +426,15 @@ static void client_sends_the_last_that_came_while_others_were_read(void **state)
 
     options.pin_disabled = 1;
     assert_int_equal(evalq_client_open(&options, &client), EVALQ_OK);
-    checkpoint_write(scene, "same.safetensors", 1);
+    checkpoint_write(scene, "step-1.safetensors", 1);
     for (int64_t round = 1; round <= 5; round++) {
         for (int at = 0; at < 1500; at++) {
-            assert_int_equal(submit(scene, client, "same.safetensors", ++step), EVALQ_OK);
+            assert_int_equal(submit_link(scene, client, ++step), EVALQ_OK);
         }
         const int64_t now_us = evq_clock_mono_us();
         while (evq_clock_mono_us() - now_us < 25000) { // It looks each 10 ms, and reads for longer.
         }
-        assert_int_equal(submit(scene, client, "same.safetensors", ++step), EVALQ_OK);
+        assert_int_equal(submit_link(scene, client, ++step), EVALQ_OK);
         FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == step);
     }
     evalq_client_close(client);

@@ -81,67 +81,6 @@ static void client_submits_once_the_missing_root_is_configured(void **state)
     fixture_dir_remove(elsewhere);
 }
 
-/* path has weights that follow from number, written so many seconds from now. */
-static void overwrite(const struct scene *scene, const char *path, float number, int seconds)
-{
-    const struct timespec times[2] = {{.tv_sec = evq_clock_unix_ms() / 1000 + seconds},
-                                      {.tv_sec = evq_clock_unix_ms() / 1000 + seconds}};
-    char from[128];
-
-    checkpoint_write(scene, "next.safetensors", number);
-    snprintf(from, sizeof(from), "%s/out/next.safetensors", scene->directory);
-    assert_int_equal(rename(from, path), 0);
-    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-}
-
-static void submit_later(struct evalq_client *client, const char *path, int64_t step)
-{
-    const struct evalq_checkpoint checkpoint = {.path = path, .step = step, .suites = "quick"};
-    const int64_t now = evq_clock_unix_ms();
-
-    FIXTURE_UNTIL(evq_clock_unix_ms() > now);
-    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
-}
-
-/* Two steps are saved to one path, two more have the same files; none can be read for want of a
- * root. What lies there then is the second one's, and of the others both. */
-static void client_gives_no_step_the_weights_that_overwrote_its_own(void **state)
-{
-    struct scene *scene = *state;
-    struct evalq_client *client = scene_client(scene);
-    struct evq_claim *claims[4];
-    char elsewhere[64];
-    char path[128];
-    char same[128];
-    char line[160];
-
-    checkpoint_elsewhere(scene, elsewhere, path);
-    snprintf(same, sizeof(same), "%s/same.safetensors", elsewhere);
-    overwrite(scene, same, 3, -5);
-    submit_later(client, path, 1);
-    overwrite(scene, path, 2, 5);
-    submit_later(client, path, 2);
-    submit_later(client, same, 3);
-    submit_later(client, same, 4);
-    assert_flushed(client);
-    snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
-    config_add_root(scene, line);
-    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 4);
-    for (int64_t at = 0; at < 4; at++) {
-        claims[at] = fixture_claim(scene->fx);
-        assert_int_equal(claims[at]->job->step, at + 1);
-        assert_int_equal(strspn(claims[at]->job->fingerprint, "0") == 32, at == 0);
-        assert_int_equal(claims[at]->job->pin[0] == '\0', at == 0);
-    }
-    assert_string_equal(claims[2]->job->fingerprint, claims[3]->job->fingerprint);
-    assert_int_equal(warnings_with(scene, "another step was saved to"), 1);
-    for (size_t at = 0; at < 4; at++) {
-        evq_claim_free(claims[at]);
-    }
-    evalq_client_close(client);
-    fixture_dir_remove(elsewhere);
-}
-
 /* Who waits is not told that all is done, and is not kept waiting for a line of configuration. */
 static void client_wait_says_that_a_root_is_missing(void **state)
 {
@@ -539,7 +478,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_submits_once_the_missing_root_is_configured),
-        SCENE_TEST(client_gives_no_step_the_weights_that_overwrote_its_own),
         SCENE_TEST(client_wait_says_that_a_root_is_missing),
         SCENE_TEST(client_wait_looks_at_the_configuration_once_more),
         SCENE_TEST(client_wait_tells_what_it_knew_when_its_last_question_is_cut_short),
