@@ -92,7 +92,7 @@ class WorkerAtStart(AtStart):
 
     def works(self, text: str) -> bool:
         # Without a child, or without room for a job, it waits for descriptors, and says so.
-        return any("event=" + event in text for event in ("job_done", "child_start_failed", "slot_out", "no_room", "redis_away"))
+        return any("event=" + event in text for event in ("job_done", "child_start_failed", "slot_out", "suite_paused", "redis_away"))
 
 
 class LoggerAtStart(AtStart):
@@ -216,8 +216,8 @@ class WorkerMidst(Midst):
         until(stage.ended, "what came before ends")
         self.take(self.child(worker.pid))
         stage.put("during", range(1, 4))
-        until(lambda: stage.count("evalq-worker", "ending=no_room") >= 3, "the worker meets it several times")
-        self.struck = stage.count("evalq-worker", "ending=no_room")
+        until(lambda: stage.count("evalq-worker", "ending=disk_full") >= 3, "the worker meets it several times")
+        self.struck = stage.count("evalq-worker", "ending=disk_full")
         self.give_back()
         until(stage.ended, "every job ends")
         self.ends_well(worker)

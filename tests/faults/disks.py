@@ -208,7 +208,7 @@ class Scratch(Trial):
         self.disk.make_room()
 
     def released(self) -> int:
-        return self.stage.log("evalq-worker").count("ending=no_room")
+        return self.stage.log("evalq-worker").count("ending=disk_full")
 
     def run(self) -> None:
         stage = self.stage
@@ -233,7 +233,7 @@ class Scratch(Trial):
             if attempts != b"1":
                 raise AssertionError(f"{run}/{step} was charged {attempts.decode()} attempts")
         lines = said(stage, "evalq-worker")
-        if not lines or len(lines) > 2 or not all(" event=no_room " in line for line in lines):  # Once of each suite.
+        if not lines or len(lines) > 2 or not all(" event=suite_paused " in line for line in lines):  # Once of each suite.
             raise AssertionError(f"the worker said {lines}")
         self.struck, self.sentence = self.released(), reason(lines[0])
 

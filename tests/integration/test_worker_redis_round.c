@@ -23,7 +23,7 @@ struct scene {
     struct evq_options options;
     struct evq_suite suite;
     struct evq_config config;
-    struct evq_disk_pause room;
+    struct evq_backoff pause;
     bool offered;
     double seconds;
     struct evq_slot slot;
@@ -85,7 +85,7 @@ static int setup(void **state)
     supervisor->slots = &scene->slot;
     supervisor->slot_count = 1;
     supervisor->suite_seconds = &scene->seconds;
-    supervisor->disk_pauses = &scene->room;
+    supervisor->disk_pauses = &scene->pause;
     supervisor->prefetch.refused = true;
     *state = scene;
     return 0;
@@ -105,7 +105,7 @@ static int teardown(void **state)
 /* One round, at once. */
 static void round_run(struct scene *scene)
 {
-    scene->supervisor.redis.retry_ms = 0;
+    scene->supervisor.redis.backoff.until_ms = 0;
     scene->supervisor.classes_retry_ms = 0;
     evq_redis_round_run(&scene->supervisor);
     evq_redis_session_wait_drop(&scene->supervisor.redis); // The connection is the fixture's, too.
@@ -160,7 +160,7 @@ static void classes_are_read_again_after_a_claim_was_refused(void **state)
     scene->supervisor.claim_due = true;
     round_run(scene);
     assert_int_equal(scene->supervisor.registry.class_count, 2);
-    assert_true(scene->supervisor.redis.retry_ms > 0);
+    assert_true(scene->supervisor.redis.backoff.until_ms > 0);
     evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "block"), NULL));
     scene->supervisor.claim_due = false;
     round_run(scene);

@@ -24,7 +24,7 @@ struct scene {
     struct evq_task_config task;
     struct evq_suite suite;
     struct evq_config config;
-    struct evq_disk_pause room;
+    struct evq_backoff pause;
     bool offered; // The suite, by the worker.
     double seconds;
     struct evq_supervisor supervisor;
@@ -59,7 +59,7 @@ static int setup(void **state)
     scene->supervisor.config = &scene->config;
     scene->supervisor.registry.config = &scene->config;
     scene->supervisor.registry.suites = &scene->offered;
-    scene->supervisor.disk_pauses = &scene->room;
+    scene->supervisor.disk_pauses = &scene->pause;
     scene->supervisor.suite_seconds = &scene->seconds;
     scene->supervisor.slots = &scene->slot;
     scene->supervisor.slot_count = 1;
@@ -128,7 +128,7 @@ static void child_finishes(struct scene *scene)
     evq_buffer_free(&record);
     evq_result_free(result);
     scene->slot.lease = scene->lease;
-    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
+    scene->slot.state = EVQ_SLOT_RUNNING;
 }
 
 static void job_with_its_result_completes(void **state)
@@ -203,7 +203,7 @@ static void child_that_can_no_longer_be_heard_is_killed(void **state)
     struct scene *scene = *state;
 
     scene->slot.pid = child_fork();
-    evq_slot_set(&scene->slot, EVQ_SLOT_IDLE);
+    scene->slot.state = EVQ_SLOT_IDLE;
     assert_status(evq_channel_send(&scene->child, "hello", NULL, 0, NULL), EVQ_OK);
     fixture_memory_refuse(0, SIZE_MAX - 1); // Of what it says nothing can be taken in.
     evq_children_read(&scene->supervisor, &scene->slot);
@@ -217,7 +217,7 @@ static void dead_child_is_given_no_further_job(void **state)
     struct scene *scene = *state;
 
     evq_channel_close(&scene->child);
-    evq_slot_set(&scene->slot, EVQ_SLOT_IDLE);
+    scene->slot.state = EVQ_SLOT_IDLE;
     evq_children_work(&scene->supervisor, &scene->slot, scene->lease);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_RELEASE);
     assert_null(scene->slot.lease);
@@ -252,49 +252,49 @@ static void child_fails(struct scene *scene, enum evq_status status, bool crash)
         evq_channel_text("message", "failed"), evq_channel_text("detail", "")};
 
     scene->slot.lease = scene->lease;
-    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
+    scene->slot.state = EVQ_SLOT_RUNNING;
     assert_status(evq_channel_send(&scene->child, "error", fields, 4, NULL), EVQ_OK);
     evq_children_read(&scene->supervisor, &scene->slot);
 }
 
 /* A machine without room is not its job's fault. */
-static void job_that_found_no_room_goes_back_and_its_suite_waits(void **state)
+static void job_that_found_the_disk_full_goes_back_and_its_suite_pauses(void **state)
 {
     struct scene *scene = *state;
 
-    assert_false(evq_disk_pause_held(&scene->supervisor, &scene->suite));
+    assert_false(evq_disk_pause_active(&scene->supervisor, &scene->suite));
     child_fails(scene, EVQ_E_FULL, false);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_RELEASE);
     assert_int_equal(scene->slot.state, EVQ_SLOT_IDLE);
-    assert_true(evq_disk_pause_held(&scene->supervisor, &scene->suite));
+    assert_true(evq_disk_pause_active(&scene->supervisor, &scene->suite));
     scene->supervisor.claim_due = false;
     evq_disk_pause_tick(&scene->supervisor, evq_disk_pause_due_ms(&scene->supervisor));
     assert_true(scene->supervisor.claim_due);
-    assert_false(evq_disk_pause_held(&scene->supervisor, &scene->suite));
-    evq_disk_pause_found(&scene->supervisor, &scene->suite);
-    assert_false(evq_disk_pause_lacks(&scene->supervisor));
+    assert_false(evq_disk_pause_active(&scene->supervisor, &scene->suite));
+    evq_disk_pause_end(&scene->supervisor, &scene->suite);
+    assert_false(evq_disk_pause_any(&scene->supervisor));
 }
 
 /* Slots that began before one of them found out are the same try. */
-static void slots_that_find_no_room_at_once_wait_as_one(void **state)
+static void slots_that_find_the_disk_full_together_pause_once(void **state)
 {
     struct scene *scene = *state;
 
     child_fails(scene, EVQ_E_FULL, false);
     const int64_t due_ms = evq_disk_pause_due_ms(&scene->supervisor);
-    evq_disk_pause_lack(&scene->supervisor, &scene->suite, "no room");
+    evq_disk_pause_begin(&scene->supervisor, &scene->suite, "disk full");
     assert_int_equal(evq_disk_pause_due_ms(&scene->supervisor), due_ms);
-    assert_int_equal(scene->room.tries, 1);
+    assert_int_equal(scene->pause.tries, 1);
 }
 
-static void job_that_fails_of_its_own_has_found_room(void **state)
+static void job_that_fails_by_itself_ends_the_pause(void **state)
 {
     struct scene *scene = *state;
 
-    evq_disk_pause_lack(&scene->supervisor, &scene->suite, "no room");
+    evq_disk_pause_begin(&scene->supervisor, &scene->suite, "disk full");
     child_fails(scene, EVQ_E_CORRUPT, false);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
-    assert_false(evq_disk_pause_lacks(&scene->supervisor));
+    assert_false(evq_disk_pause_any(&scene->supervisor));
 }
 
 /* What comes in after the lease is gone is no result of ours, and no end of it either. */
@@ -303,7 +303,7 @@ static void job_that_is_no_longer_ours_publishes_nothing(void **state)
     struct scene *scene = *state;
 
     child_finishes(scene);
-    scene->slot.ending = EVQ_ENDING_CANCELLED;
+    scene->slot.ending = EVQ_CAUSE_CANCELLED;
     evq_children_read(&scene->supervisor, &scene->slot);
     assert_null(scene->supervisor.leases); // Left, not ended: nothing of it is said to Redis.
     scene->lease = NULL;
@@ -321,8 +321,8 @@ static void result_of_a_cancelled_job_is_dropped(void **state)
     const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
     assert_status(evq_channel_send(&scene->child, "task", &field, 1, NULL), EVQ_OK);
     scene->slot.lease = scene->lease;
-    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
-    scene->slot.ending = EVQ_ENDING_CANCELLED;
+    scene->slot.state = EVQ_SLOT_RUNNING;
+    scene->slot.ending = EVQ_CAUSE_CANCELLED;
     evq_children_read(&scene->supervisor, &scene->slot);
     assert_null(scene->lease->first);
     evq_buffer_free(&record);
@@ -335,14 +335,14 @@ static void job_that_was_lost_while_it_was_stopped_is_not_spoken_of(void **state
 {
     struct scene *scene = *state;
 
-    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
+    scene->slot.state = EVQ_SLOT_RUNNING;
     scene->slot.lease = scene->lease;
-    evq_slot_cancel(&scene->slot, EVQ_ENDING_TIMEOUT, 1000);
-    assert_int_equal(scene->slot.ending, EVQ_ENDING_TIMEOUT);
-    evq_slot_cancel(&scene->slot, EVQ_ENDING_STALE, 1000);
-    assert_int_equal(scene->slot.ending, EVQ_ENDING_STALE);
-    evq_slot_cancel(&scene->slot, EVQ_ENDING_TIMEOUT, 1000);
-    assert_int_equal(scene->slot.ending, EVQ_ENDING_STALE);
+    evq_slot_cancel(&scene->slot, EVQ_CAUSE_TIMEOUT, 1000);
+    assert_int_equal(scene->slot.ending, EVQ_CAUSE_TIMEOUT);
+    evq_slot_cancel(&scene->slot, EVQ_CAUSE_STALE, 1000);
+    assert_int_equal(scene->slot.ending, EVQ_CAUSE_STALE);
+    evq_slot_cancel(&scene->slot, EVQ_CAUSE_TIMEOUT, 1000);
+    assert_int_equal(scene->slot.ending, EVQ_CAUSE_STALE);
     scene->slot.lease = NULL;
 }
 
@@ -363,11 +363,11 @@ static void worker_is_sick_of_different_jobs_alone(void **state)
 {
     struct scene *scene = *state;
 
-    for (int i = 0; i < 2 * EVQ_SUPERVISOR_SICK_JOBS; i++) {
+    for (int i = 0; i < 2 * EVQ_CAUSE_CRASHED_JOBS_MAX; i++) {
         child_fails(scene, EVQ_E_RETRY, true);
     }
     assert_false(scene->supervisor.sick);
-    for (int i = 1; i < EVQ_SUPERVISOR_SICK_JOBS; i++) {
+    for (int i = 1; i < EVQ_CAUSE_CRASHED_JOBS_MAX; i++) {
         scene->lease->claim->id[0]++; // Another job.
         child_fails(scene, EVQ_E_RETRY, true);
     }
@@ -422,20 +422,22 @@ static void job_ends_at_its_limit_and_of_silence(void **state)
     struct evq_slot *slot = &scene->slot;
 
     slot->lease = scene->lease;
-    evq_slot_set(slot, EVQ_SLOT_RUNNING);
+    slot->state = EVQ_SLOT_RUNNING;
     slot->last_note_ms = 1000;
     slot->limit_ms = 2000;
     evq_children_tick(&scene->supervisor, 1999);
-    assert_int_equal(slot->ending, EVQ_ENDING_NONE);
+    assert_int_equal(slot->ending, EVQ_CAUSE_NONE);
     evq_children_tick(&scene->supervisor, 2000);
-    assert_int_equal(slot->ending, EVQ_ENDING_TIMEOUT);
-    slot->ending = EVQ_ENDING_NONE;
+    assert_int_equal(slot->ending, EVQ_CAUSE_TIMEOUT);
+    assert_int_equal(slot->state, EVQ_SLOT_ENDING);
+    slot->state = EVQ_SLOT_RUNNING;
+    slot->ending = EVQ_CAUSE_NONE;
     slot->kill_ms = 0;
     slot->limit_ms = INT64_MAX;
     evq_children_tick(&scene->supervisor, 1000 + EVQ_SLOT_HANG_MS - 1);
-    assert_int_equal(slot->ending, EVQ_ENDING_NONE);
+    assert_int_equal(slot->ending, EVQ_CAUSE_NONE);
     evq_children_tick(&scene->supervisor, 1000 + EVQ_SLOT_HANG_MS);
-    assert_int_equal(slot->ending, EVQ_ENDING_HANG);
+    assert_int_equal(slot->ending, EVQ_CAUSE_HANG);
     const int64_t kill_ms = slot->kill_ms;
     assert_true(kill_ms > 0);
     slot->pid = child_fork();
@@ -444,6 +446,78 @@ static void job_ends_at_its_limit_and_of_silence(void **state)
     evq_children_tick(&scene->supervisor, kill_ms);
     child_killed(slot);
     slot->lease = NULL;
+}
+
+/* The table of slot.h, written down a second time. Every other move leaves the state. */
+static void slot_moves_as_its_table_says(void **state)
+{
+    static const struct {
+        enum evq_slot_state from;
+        enum evq_slot_event event;
+        enum evq_slot_state to;
+    } moves[] = {
+        {EVQ_SLOT_NO_GPUS, EVQ_SLOT_ON_GPUS_GIVEN, EVQ_SLOT_DOWN},
+        {EVQ_SLOT_DOWN, EVQ_SLOT_ON_STARTED, EVQ_SLOT_STARTING},
+        {EVQ_SLOT_DOWN, EVQ_SLOT_ON_GPUS_LOST, EVQ_SLOT_NO_GPUS},
+        {EVQ_SLOT_STARTING, EVQ_SLOT_ON_HELLO, EVQ_SLOT_IDLE},
+        {EVQ_SLOT_IDLE, EVQ_SLOT_ON_JOB, EVQ_SLOT_RUNNING},
+        {EVQ_SLOT_RUNNING, EVQ_SLOT_ON_END_JOB, EVQ_SLOT_ENDING},
+        {EVQ_SLOT_RUNNING, EVQ_SLOT_ON_JOB_OVER, EVQ_SLOT_IDLE},
+        {EVQ_SLOT_ENDING, EVQ_SLOT_ON_JOB_OVER, EVQ_SLOT_IDLE},
+        {EVQ_SLOT_LOSING_GPUS, EVQ_SLOT_ON_CHILD_DIED, EVQ_SLOT_NO_GPUS},
+    };
+    struct evq_slot slot;
+
+    (void)state;
+    for (int from = 0; from < EVQ_SLOT_STATE_COUNT; from++) {
+        for (int event = 0; event < EVQ_SLOT_EVENT_COUNT; event++) {
+            const bool child = from >= EVQ_SLOT_STARTING && from <= EVQ_SLOT_LEAVING;
+            int to = from;
+            to = child && event == EVQ_SLOT_ON_LEAVES ? EVQ_SLOT_LEAVING : to;
+            to = child && event == EVQ_SLOT_ON_GPUS_LOST ? EVQ_SLOT_LOSING_GPUS : to;
+            to = child && event == EVQ_SLOT_ON_CHILD_DIED ? EVQ_SLOT_DOWN : to;
+            for (size_t i = 0; i < sizeof moves / sizeof moves[0]; i++) {
+                const bool this = (int)moves[i].from == from && (int)moves[i].event == event;
+                to = this ? (int)moves[i].to : to;
+            }
+            evq_slot_init(&slot, 0);
+            slot.state = (enum evq_slot_state)from;
+            evq_slot_move(&slot, (enum evq_slot_event)event);
+            assert_int_equal(slot.state, to);
+        }
+    }
+}
+
+/* A device that fails leaves the slot without a child for longer and longer. */
+static void waits_grow_to_the_limit_of_their_cause(void **state)
+{
+    uint64_t seed = 7;
+    struct evq_backoff backoff = {0};
+
+    (void)state;
+    assert_int_equal(evq_cause_wait_ms(EVQ_CAUSE_SLOT_OUT, 0, NULL), 30000);
+    assert_int_equal(evq_cause_wait_ms(EVQ_CAUSE_SLOT_OUT, 1, NULL), 60000);
+    assert_int_equal(evq_cause_wait_ms(EVQ_CAUSE_SLOT_OUT, 90, NULL), 600000);
+    assert_int_equal(evq_cause_wait_ms(EVQ_CAUSE_DISK_FULL, 90, NULL), 30000);
+    for (uint32_t tries = 0; tries < 20; tries++) {
+        const int64_t wait_ms = evq_cause_wait_ms(EVQ_CAUSE_REDIS_AWAY, tries, &seed);
+        assert_true(wait_ms >= 75 && wait_ms <= 6250);
+    }
+    assert_true(evq_cause_retry(EVQ_CAUSE_DISK_FULL, &backoff, &seed));
+    assert_false(evq_cause_retry(EVQ_CAUSE_DISK_FULL, &backoff, &seed));
+    assert_int_equal(backoff.tries, 2);
+}
+
+/* Faults in a row, of a device or of the start, are counted once each. */
+static void device_fault_is_counted_and_its_child_gets_no_job(void **state)
+{
+    struct scene *scene = *state;
+
+    child_fails(scene, EVQ_E_DEVICE, false);
+    assert_int_equal(scene->slot.state, EVQ_SLOT_LEAVING);
+    assert_int_equal(scene->slot.failures, 1);
+    assert_string_equal(scene->slot.note, "failed");
+    assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
 }
 
 int main(void)
@@ -458,9 +532,9 @@ int main(void)
         CHILDREN_TEST(child_that_can_no_longer_be_heard_is_killed),
         CHILDREN_TEST(dead_child_is_given_no_further_job),
         CHILDREN_TEST(class_whose_needs_found_no_memory_is_asked_for_again),
-        CHILDREN_TEST(job_that_found_no_room_goes_back_and_its_suite_waits),
-        CHILDREN_TEST(slots_that_find_no_room_at_once_wait_as_one),
-        CHILDREN_TEST(job_that_fails_of_its_own_has_found_room),
+        CHILDREN_TEST(job_that_found_the_disk_full_goes_back_and_its_suite_pauses),
+        CHILDREN_TEST(slots_that_find_the_disk_full_together_pause_once),
+        CHILDREN_TEST(job_that_fails_by_itself_ends_the_pause),
         CHILDREN_TEST(job_that_is_no_longer_ours_publishes_nothing),
         CHILDREN_TEST(result_of_a_cancelled_job_is_dropped),
         CHILDREN_TEST(job_that_was_lost_while_it_was_stopped_is_not_spoken_of),
@@ -469,6 +543,9 @@ int main(void)
         CHILDREN_TEST(job_starts_only_where_its_needs_fit),
         CHILDREN_TEST(child_is_told_nothing_of_redis),
         CHILDREN_TEST(job_ends_at_its_limit_and_of_silence),
+        CHILDREN_TEST(slot_moves_as_its_table_says),
+        CHILDREN_TEST(waits_grow_to_the_limit_of_their_cause),
+        CHILDREN_TEST(device_fault_is_counted_and_its_child_gets_no_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

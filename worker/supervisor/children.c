@@ -10,11 +10,7 @@
 #include "worker/evaluators/failure.h"
 #include "worker/supervisor/supervisor.h"
 
-#define DEVICE_FAILURES_MAX 3 // In a row: the slot is out, and tried again at long intervals.
-#define RESTART_MAX_MS      600000
-#define EXIT_GRACE_MS       3000
-#define START_FIRST_MS      200
-#define START_MAX_MS        10000
+#define EXIT_GRACE_MS 3000 // At the end of the worker, from the request to exit to SIGKILL.
 
 /* ---- a job goes in ---- */
 
@@ -82,18 +78,16 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
         evq_log(EVQ_LOG_WARN, "job_not_started", "job=%s slot=%u reason=%s", lease->claim->id,
                 slot->number, err.message);
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
-        evq_slot_kill(slot);
-        evq_slot_set(slot, EVQ_SLOT_STARTING); // Until it is reaped no other job is asked for.
-        slot->last_note_ms = now_ms;
+        evq_slot_kill(slot); // The slot is given no other job until its child was reaped.
         return;
     }
     lease->state = EVQ_LEASE_RUNNING;
     slot->lease = lease;
-    slot->ending = EVQ_ENDING_NONE;
+    slot->ending = EVQ_CAUSE_NONE;
     slot->kill_ms = 0;
     slot->last_note_ms = now_ms;
     slot->limit_ms = now_ms + job_limit_ms(supervisor, lease->suite);
-    evq_slot_set(slot, EVQ_SLOT_RUNNING);
+    evq_slot_move(slot, EVQ_SLOT_ON_JOB);
     evq_prefetch_begin(supervisor);
     evq_log(EVQ_LOG_INFO, "job_start", "job=%s slot=%u attempt=%d alone=%d queued_ms=%lld",
             lease->claim->id, slot->number, lease->claim->attempt, lease->claim->alone,
@@ -109,7 +103,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
     struct evq_result *result = NULL;
     struct evq_error err;
 
-    if (lease == NULL || slot->ending == EVQ_ENDING_STALE || slot->ending == EVQ_ENDING_CANCELLED) {
+    if (lease == NULL || evq_cause_rule(slot->ending)->job == EVQ_CAUSE_JOB_DROP) {
         return; // Nothing of a job that is no longer ours is published.
     }
     if (field == NULL || field->type != EVQ_FIELD_BYTES ||
@@ -152,19 +146,19 @@ static struct evq_lease *slot_leave(struct evq_slot *slot)
     struct evq_lease *lease = slot->lease;
 
     slot->lease = NULL;
-    slot->ending = EVQ_ENDING_NONE;
+    slot->ending = EVQ_CAUSE_NONE;
     slot->kill_ms = slot->limit_ms = 0;
     return lease;
 }
 
 static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
 {
-    const enum evq_slot_ending ending = slot->ending;
+    const enum evq_cause cause = slot->ending;
     struct evq_lease *lease = slot_leave(slot);
 
-    if (lease == NULL || ending == EVQ_ENDING_STALE || ending == EVQ_ENDING_CANCELLED) {
+    if (lease == NULL || evq_cause_rule(cause)->job == EVQ_CAUSE_JOB_DROP) {
         if (lease != NULL) {
-            evq_lease_list_drop(supervisor, lease, ending);
+            evq_lease_list_drop(supervisor, lease, cause);
         }
         return;
     }
@@ -176,7 +170,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
     // A job that ended in spite of a limit or a drain has ended.
     supervisor->crashed_count = 0;
     slot->failures = 0;
-    evq_disk_pause_found(supervisor, lease->suite);
+    evq_disk_pause_end(supervisor, lease->suite);
     seconds_learn(supervisor, lease);
     evq_log(EVQ_LOG_INFO, "job_done", "job=%s slot=%u ms=%lld", lease->claim->id, slot->number,
             (long long)(evq_clock_mono_ms() - lease->claimed_ms));
@@ -196,11 +190,11 @@ static void crash_count(struct evq_supervisor *supervisor, const char *id)
             return; // The same job again: it is the poisonous one.
         }
     }
-    if (supervisor->crashed_count < EVQ_SUPERVISOR_SICK_JOBS) {
+    if (supervisor->crashed_count < EVQ_CAUSE_CRASHED_JOBS_MAX) {
         (void)snprintf(supervisor->crashed[supervisor->crashed_count++], EVQ_JOB_ID_BYTES_MAX, "%s",
                        id);
     }
-    if (supervisor->crashed_count == EVQ_SUPERVISOR_SICK_JOBS && !supervisor->sick) {
+    if (supervisor->crashed_count == EVQ_CAUSE_CRASHED_JOBS_MAX && !supervisor->sick) {
         supervisor->sick = true;
         supervisor->beat_due_ms = 0; // Tell at once.
         evq_log(EVQ_LOG_ERROR, "worker_sick", "reason=%s",
@@ -213,50 +207,48 @@ static void crash_count(struct evq_supervisor *supervisor, const char *id)
 static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        enum evq_fail_kind kind, const char *reason, const char *detail)
 {
-    // Who tells a worker to go often tells its whole group: Slurm every process of a step, a
-    // terminal too. An evaluator that dies of that is no crash.
-    const enum evq_slot_ending ending =
-        slot->ending == EVQ_ENDING_NONE && kind == EVQ_FAIL_CRASH && supervisor->stop_signalled
-            ? EVQ_ENDING_RELEASED
+    // Slurm and terminals signal the whole process group: an evaluator that dies of the signal that
+    // ends this worker did not crash.
+    const enum evq_cause cause =
+        slot->ending == EVQ_CAUSE_NONE && kind == EVQ_FAIL_CRASH && supervisor->stop_signalled
+            ? EVQ_CAUSE_RELEASED
             : slot->ending;
+    const struct evq_cause_rule *rule = evq_cause_rule(cause);
     struct evq_lease *lease = slot_leave(slot);
 
     if (lease == NULL) {
         return;
     }
-    // What finds no room is tried again and again: evq_disk_pause_lack() says it once.
-    evq_log(ending == EVQ_ENDING_NO_ROOM ? EVQ_LOG_INFO : EVQ_LOG_WARN, "job_failed",
-            "job=%s slot=%u ending=%s reason=%s", lease->claim->id, slot->number,
-            evq_slot_ending_name(ending), reason);
-    if (ending == EVQ_ENDING_TIMEOUT || ending == EVQ_ENDING_HANG || ending == EVQ_ENDING_NONE) {
-        evq_disk_pause_found(supervisor, lease->suite); // It ran.
+    // A full disk is tried again and again; evq_disk_pause_begin() logs it once.
+    evq_log(cause == EVQ_CAUSE_DISK_FULL ? EVQ_LOG_INFO : EVQ_LOG_WARN, "job_failed",
+            "job=%s slot=%u ending=%s reason=%s", lease->claim->id, slot->number, rule->name,
+            reason);
+    if (rule->suite_ran) {
+        evq_disk_pause_end(supervisor, lease->suite);
     }
-    switch (ending) {
-    case EVQ_ENDING_STALE:
-    case EVQ_ENDING_CANCELLED:
-        evq_lease_list_drop(supervisor, lease, ending);
-        break;
-    case EVQ_ENDING_NO_ROOM:
-        evq_disk_pause_lack(supervisor, lease->suite, reason);
-        supervisor->jobs_taken--; // It was none.
+    if (cause == EVQ_CAUSE_DISK_FULL) {
+        evq_disk_pause_begin(supervisor, lease->suite, reason);
+        supervisor->jobs_taken--; // The job does not count for --max-jobs.
+    }
+    if (cause == EVQ_CAUSE_NONE && kind == EVQ_FAIL_CRASH) {
+        crash_count(supervisor, lease->claim->id);
+    }
+    if (rule->job == EVQ_CAUSE_JOB_DROP) {
+        evq_lease_list_drop(supervisor, lease, cause);
+    } else if (rule->job == EVQ_CAUSE_JOB_RELEASE) {
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
-        break;
-    case EVQ_ENDING_RELEASED:
-        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
-        break;
-    case EVQ_ENDING_TIMEOUT:
-        (void)evq_lease_fail(lease, EVQ_FAIL_TIMEOUT, "ran longer than its time limit", detail);
-        break;
-    case EVQ_ENDING_HANG:
-        (void)evq_lease_fail(lease, EVQ_FAIL_TIMEOUT, "no sign of progress", detail);
-        break;
-    case EVQ_ENDING_NONE:
-        if (kind == EVQ_FAIL_CRASH) {
-            crash_count(supervisor, lease->claim->id);
-        }
+    } else if (rule->fail_reason != NULL) {
+        (void)evq_lease_fail(lease, rule->fail, rule->fail_reason, detail);
+    } else {
         (void)evq_lease_fail(lease, kind, reason, detail);
-        break;
     }
+}
+
+/* Counts a failed start or a device fault. */
+static void slot_failed(struct evq_slot *slot, const char *reason)
+{
+    slot->failures += slot->failures < 100;
+    (void)snprintf(slot->note, sizeof(slot->note), "%.159s", reason);
 }
 
 static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
@@ -273,15 +265,17 @@ static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
         evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number, message);
         return; // It exits; the start is repeated later.
     }
-    if (status == EVQ_E_DEVICE) {
-        slot->failures++;
-    } else if (status == EVQ_E_FULL && slot->ending == EVQ_ENDING_NONE) {
-        slot->ending = EVQ_ENDING_NO_ROOM;
+    if (status == EVQ_E_FULL && slot->ending == EVQ_CAUSE_NONE) {
+        slot->ending = EVQ_CAUSE_DISK_FULL;
     }
     job_failed(supervisor, slot, evq_lease_fail_kind(status, crash), message,
                evq_channel_get_text(note, "detail"));
-    // After a device fault the child leaves by itself; until then it gets no job.
-    evq_slot_set(slot, status == EVQ_E_DEVICE ? EVQ_SLOT_STARTING : EVQ_SLOT_IDLE);
+    evq_slot_move(slot, EVQ_SLOT_ON_JOB_OVER);
+    if (status == EVQ_E_DEVICE) { // The child exits by itself, and gets no other job.
+        slot_failed(slot, message);
+        evq_slot_move(slot, EVQ_SLOT_ON_LEAVES);
+        slot->kill_ms = evq_clock_mono_ms() + EVQ_SLOT_START_MS;
+    }
 }
 
 static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
@@ -290,7 +284,7 @@ static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->last_note_ms = evq_clock_mono_ms();
     if (strcmp(note->type, "hello") == 0) {
         (void)snprintf(slot->note, sizeof(slot->note), "%s", evq_channel_get_text(note, "note"));
-        evq_slot_set(slot, EVQ_SLOT_IDLE);
+        evq_slot_move(slot, EVQ_SLOT_ON_HELLO);
         evq_log(slot->gpus > 0 && slot->note[0] != '\0' ? EVQ_LOG_WARN : EVQ_LOG_INFO,
                 "child_ready", "slot=%u pid=%ld devices=%s note=%s", slot->number, (long)slot->pid,
                 slot->devices, slot->note);
@@ -309,7 +303,7 @@ static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
         task_take(slot, note);
     } else if (strcmp(note->type, "done") == 0) {
         job_done(supervisor, slot);
-        evq_slot_set(slot, EVQ_SLOT_IDLE);
+        evq_slot_move(slot, EVQ_SLOT_ON_JOB_OVER);
         supervisor->claim_due = true;
     } else if (strcmp(note->type, "error") == 0) {
         error_take(supervisor, slot, note);
@@ -364,17 +358,17 @@ static void death_describe(const struct evq_slot *slot, int wait_status, const c
                    tail);
 }
 
+/* A child that died without a fault of its device or its start is replaced at once. */
 static int64_t restart_wait_ms(const struct evq_slot *slot)
 {
+    const uint32_t limit = evq_cause_rule(EVQ_CAUSE_CHILD_FAILED)->limit;
+
     if (slot->failures == 0) {
         return 0;
     }
-    if (slot->failures < DEVICE_FAILURES_MAX) {
-        return slot->failures == 1 ? 200 : 1000;
-    }
-    const uint32_t doublings = slot->failures - DEVICE_FAILURES_MAX;
-    const int64_t wait_ms = INT64_C(30000) << (doublings < 5 ? doublings : 5);
-    return wait_ms < RESTART_MAX_MS ? wait_ms : RESTART_MAX_MS;
+    return slot->failures < limit
+               ? evq_cause_wait_ms(EVQ_CAUSE_CHILD_FAILED, slot->failures - 1, NULL)
+               : evq_cause_wait_ms(EVQ_CAUSE_SLOT_OUT, slot->failures - limit, NULL);
 }
 
 static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot, int wait_status)
@@ -385,19 +379,19 @@ static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot,
     evq_children_read(supervisor, slot); // What it said before it died still counts.
     death_describe(slot, wait_status, supervisor->host, reason, sizeof(reason), detail,
                    sizeof(detail));
-    const bool starting = slot->state == EVQ_SLOT_STARTING;
     evq_log(EVQ_LOG_WARN, "child_died", "slot=%u reason=%s job=%s", slot->number, reason,
             slot->lease != NULL ? slot->lease->claim->id : "");
     job_failed(supervisor, slot, EVQ_FAIL_CRASH, reason, detail);
-    evq_slot_close(slot);
-    if (!starting) {
-        slot->note[0] = '\0'; // Its hello's.
-    } else if (slot->note[0] == '\0') {
-        (void)snprintf(slot->note, sizeof(slot->note), "%.159s", reason);
+    if (slot->state == EVQ_SLOT_STARTING) {
+        char note[sizeof(slot->note)]; // What the child said of its failed start, if anything.
+        memcpy(note, slot->note, sizeof(note));
+        slot_failed(slot, note[0] != '\0' ? note : reason);
+    } else if (slot->failures == 0) {
+        slot->note[0] = '\0'; // It is what the dead child said in its hello.
     }
-    slot->failures += starting && slot->failures < 100;
+    evq_slot_close(slot);
     slot->start_ms = evq_clock_mono_ms() + restart_wait_ms(slot);
-    if (slot->failures >= DEVICE_FAILURES_MAX) {
+    if (slot->failures >= evq_cause_rule(EVQ_CAUSE_CHILD_FAILED)->limit) {
         evq_log(EVQ_LOG_ERROR, "slot_out", "slot=%u devices=%s failures=%u again_ms=%lld",
                 slot->number, slot->devices, slot->failures, (long long)restart_wait_ms(slot));
     }
@@ -416,46 +410,52 @@ void evq_children_reap(struct evq_supervisor *supervisor)
 
 /* ---- time passes ---- */
 
-/* Where nothing can be forked or opened, it is tried again, and said once. */
-static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
+/* Starts the child of a slot. If it cannot be forked, that is logged once and tried again. */
+static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot)
 {
     struct evq_error err;
 
     if (evq_slot_start(slot, &supervisor->spawn, &err) == EVQ_OK) {
-        slot->start_tries = 0;
+        slot->start = (struct evq_backoff){0};
         return;
     }
-    slot->start_ms = now_ms + evq_clock_backoff_ms(&supervisor->redis.seed, slot->start_tries,
-                                                   START_FIRST_MS, START_MAX_MS);
-    if (slot->start_tries++ == 0) {
+    if (evq_cause_retry(EVQ_CAUSE_FORK_FAILED, &slot->start, &supervisor->redis.seed)) {
         evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number,
                 err.message);
     }
+    slot->start_ms = slot->start.until_ms;
 }
 
 static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
 {
-    if (slot->state == EVQ_SLOT_DOWN) {
-        if (!supervisor->draining && !slot->waits_for_gpus && now_ms >= slot->start_ms) {
-            slot_begin(supervisor, slot, now_ms);
-        }
-        return;
-    }
     if (slot->kill_ms > 0 && now_ms >= slot->kill_ms) {
         evq_log(EVQ_LOG_WARN, "child_kill", "slot=%u ending=%s", slot->number,
-                evq_slot_ending_name(slot->ending));
+                evq_cause_rule(slot->ending)->name);
         evq_slot_kill(slot);
-    } else if (slot->state == EVQ_SLOT_STARTING &&
-               now_ms >= slot->last_note_ms + EVQ_SLOT_START_MS) {
-        evq_log(EVQ_LOG_ERROR, "child_start_slow", "slot=%u", slot->number);
-        slot->last_note_ms = now_ms;
-        evq_slot_kill(slot);
-    } else if (slot->state == EVQ_SLOT_RUNNING && slot->ending == EVQ_ENDING_NONE) {
-        if (now_ms >= slot->limit_ms) {
-            evq_slot_cancel(slot, EVQ_ENDING_TIMEOUT, EVQ_SLOT_GRACE_MS);
-        } else if (now_ms >= slot->last_note_ms + EVQ_SLOT_HANG_MS) {
-            evq_slot_cancel(slot, EVQ_ENDING_HANG, EVQ_SLOT_GRACE_MS);
+        return;
+    }
+    switch (slot->state) {
+    case EVQ_SLOT_DOWN:
+        if (!supervisor->draining && now_ms >= slot->start_ms) {
+            slot_begin(supervisor, slot);
         }
+        break;
+    case EVQ_SLOT_STARTING:
+        if (now_ms >= slot->last_note_ms + EVQ_SLOT_START_MS) {
+            evq_log(EVQ_LOG_ERROR, "child_start_slow", "slot=%u", slot->number);
+            slot_failed(slot, "the child did not become ready in time");
+            evq_slot_kill(slot);
+        }
+        break;
+    case EVQ_SLOT_RUNNING:
+        if (now_ms >= slot->limit_ms) {
+            evq_slot_cancel(slot, EVQ_CAUSE_TIMEOUT, EVQ_SLOT_GRACE_MS);
+        } else if (now_ms >= slot->last_note_ms + EVQ_SLOT_HANG_MS) {
+            evq_slot_cancel(slot, EVQ_CAUSE_HANG, EVQ_SLOT_GRACE_MS);
+        }
+        break;
+    default:
+        break;
     }
 }
 

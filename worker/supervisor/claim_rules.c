@@ -2,14 +2,34 @@
 #include "shared/base/clock.h"
 #include "worker/supervisor/supervisor.h"
 
-uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq_slot_state state)
+uint32_t evq_claim_rules_idle(const struct evq_supervisor *supervisor)
 {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        count += supervisor->slots[i].state == state;
+        count += supervisor->slots[i].state == EVQ_SLOT_IDLE;
     }
     return count;
+}
+
+uint32_t evq_claim_rules_busy(const struct evq_supervisor *supervisor)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        count += evq_slot_has_job(&supervisor->slots[i]);
+    }
+    return count;
+}
+
+bool evq_claim_rules_changing(const struct evq_supervisor *supervisor)
+{
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        if (evq_slot_changes(&supervisor->slots[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
@@ -33,7 +53,7 @@ uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64
         const bool late =
             suite != NULL && supervisor->options->deadline_s > 0 &&
             supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s;
-        if (late || (suite != NULL && evq_disk_pause_held(supervisor, suite))) {
+        if (late || (suite != NULL && evq_disk_pause_active(supervisor, suite))) {
             mask &= ~evq_suite_registry_bit(class->number);
         }
     }
@@ -58,7 +78,7 @@ bool evq_claim_rules_allow(const struct evq_supervisor *supervisor)
         }
     }
     return !supervisor->draining && !supervisor->sick && supervisor->registered &&
-           !alone_present(supervisor) && evq_gpus_current(supervisor) &&
+           !alone_present(supervisor) && evq_gpu_leases_current(supervisor) &&
            (supervisor->options->max_jobs == 0 ||
             supervisor->jobs_taken < supervisor->options->max_jobs);
 }

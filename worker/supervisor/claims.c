@@ -22,8 +22,7 @@ static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struc
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_IDLE && !slot->waits_for_gpus &&
-            evq_claim_rules_fit(supervisor, claim->job, slot)) {
+        if (slot->state == EVQ_SLOT_IDLE && evq_claim_rules_fit(supervisor, claim->job, slot)) {
             return slot;
         }
     }
@@ -35,10 +34,10 @@ static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struc
 void evq_claims_start(struct evq_supervisor *supervisor)
 {
     for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->state != EVQ_LEASE_HELD || !evq_gpus_current(supervisor)) {
+        if (lease->state != EVQ_LEASE_HELD || !evq_gpu_leases_current(supervisor)) {
             continue;
         }
-        if (lease->claim->alone && evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING) > 0) {
+        if (lease->claim->alone && evq_claim_rules_busy(supervisor) > 0) {
             continue;
         }
         struct evq_slot *slot = slot_find(supervisor, lease->claim);

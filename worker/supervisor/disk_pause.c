@@ -1,54 +1,48 @@
 /*
- * Suites that find no room on this machine: the disk of scratch is full or read-only, or no file
- * can be opened. That is no fault of their jobs: they are given back uncharged, and none is claimed
- * here until a later try, while other suites and other machines go on.
+ * Suites paused on this machine because its scratch disk is full or read-only, or because no file
+ * can be opened. That is not the fault of their jobs, so the jobs go back to the queue uncharged,
+ * and the worker claims no job of the suite until its next try.
  */
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-#define TRY_FIRST_MS 500
-#define TRY_MAX_MS   30000
-
-static struct evq_disk_pause *room_of(const struct evq_supervisor *supervisor,
-                                      const struct evq_suite *suite)
+static struct evq_backoff *pause_of(const struct evq_supervisor *supervisor,
+                                    const struct evq_suite *suite)
 {
     return &supervisor->disk_pauses[suite - supervisor->config->suites];
 }
 
-void evq_disk_pause_lack(struct evq_supervisor *supervisor, const struct evq_suite *suite,
-                         const char *reason)
+void evq_disk_pause_begin(struct evq_supervisor *supervisor, const struct evq_suite *suite,
+                          const char *reason)
 {
-    struct evq_disk_pause *room = room_of(supervisor, suite);
-    if (room->until_ms > 0) {
-        return; // Of slots that began before it was known: no further try.
+    struct evq_backoff *pause = pause_of(supervisor, suite);
+
+    if (pause->until_ms > 0) {
+        return; // Another slot began its job before the suite was paused.
     }
-    const int64_t wait_ms =
-        evq_clock_backoff_ms(&supervisor->redis.seed, room->tries, TRY_FIRST_MS, TRY_MAX_MS);
-
-    if (room->tries++ == 0) { // Once, not with every try.
-        evq_log(EVQ_LOG_WARN, "no_room", "suite=%s reason=%s", suite->name, reason);
-        supervisor->beat_due_ms = 0; // Status shows it at once.
-    }
-    room->until_ms = evq_clock_mono_ms() + wait_ms;
-}
-
-void evq_disk_pause_found(struct evq_supervisor *supervisor, const struct evq_suite *suite)
-{
-    struct evq_disk_pause *room = room_of(supervisor, suite);
-
-    if (room->tries > 0) {
-        evq_log(EVQ_LOG_INFO, "room_again", "suite=%s tries=%u", suite->name, room->tries);
-        *room = (struct evq_disk_pause){0};
+    if (evq_cause_retry(EVQ_CAUSE_DISK_FULL, pause, &supervisor->redis.seed)) {
+        evq_log(EVQ_LOG_WARN, "suite_paused", "suite=%s reason=%s", suite->name, reason);
+        supervisor->beat_due_ms = 0; // `evalq status` shows it at once.
     }
 }
 
-bool evq_disk_pause_held(const struct evq_supervisor *supervisor, const struct evq_suite *suite)
+void evq_disk_pause_end(struct evq_supervisor *supervisor, const struct evq_suite *suite)
 {
-    return room_of(supervisor, suite)->until_ms > 0;
+    struct evq_backoff *pause = pause_of(supervisor, suite);
+
+    if (pause->tries > 0) {
+        evq_log(EVQ_LOG_INFO, "suite_resumed", "suite=%s tries=%u", suite->name, pause->tries);
+        *pause = (struct evq_backoff){0};
+    }
 }
 
-bool evq_disk_pause_lacks(const struct evq_supervisor *supervisor)
+bool evq_disk_pause_active(const struct evq_supervisor *supervisor, const struct evq_suite *suite)
+{
+    return pause_of(supervisor, suite)->until_ms > 0;
+}
+
+bool evq_disk_pause_any(const struct evq_supervisor *supervisor)
 {
     for (size_t i = 0; i < supervisor->config->suite_count; i++) {
         if (supervisor->disk_pauses[i].tries > 0) {
@@ -72,9 +66,9 @@ int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor)
 void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms)
 {
     for (size_t i = 0; i < supervisor->config->suite_count; i++) {
-        if (supervisor->disk_pauses[i].until_ms > 0 &&
-            supervisor->disk_pauses[i].until_ms <= now_ms) {
-            supervisor->disk_pauses[i].until_ms = 0;
+        struct evq_backoff *pause = &supervisor->disk_pauses[i];
+        if (pause->until_ms > 0 && pause->until_ms <= now_ms) {
+            pause->until_ms = 0;
             supervisor->claim_due = true;
         }
     }

@@ -13,7 +13,7 @@ void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t
 
     if (!supervisor->draining) {
         evq_log(EVQ_LOG_INFO, "drain", "why=%s within_ms=%lld running=%u", why,
-                (long long)within_ms, evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING));
+                (long long)within_ms, evq_claim_rules_busy(supervisor));
     }
     supervisor->drain_ms =
         supervisor->draining && supervisor->drain_ms < end_ms ? supervisor->drain_ms : end_ms;
@@ -28,15 +28,14 @@ void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t
 
 void evq_drain_force(struct evq_supervisor *supervisor)
 {
-    evq_log(EVQ_LOG_WARN, "drain_forced", "running=%u",
-            evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING));
+    evq_log(EVQ_LOG_WARN, "drain_forced", "running=%u", evq_claim_rules_busy(supervisor));
     supervisor->forced = true;
     supervisor->exit_code = EVQ_EXIT_INTERRUPTED;
     supervisor->drain_ms = evq_clock_mono_ms() + FORCED_MS;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_RUNNING) {
-            slot->ending = slot->ending == EVQ_ENDING_NONE ? EVQ_ENDING_RELEASED : slot->ending;
+        if (evq_slot_has_job(slot)) {
+            slot->ending = slot->ending == EVQ_CAUSE_NONE ? EVQ_CAUSE_RELEASED : slot->ending;
             evq_slot_kill(slot);
         }
     }
@@ -46,7 +45,7 @@ void evq_drain_force(struct evq_supervisor *supervisor)
  */
 static bool may_still_claim(const struct evq_supervisor *supervisor)
 {
-    return evq_claim_rules_allow(supervisor) && supervisor->redis.tries == 0;
+    return evq_claim_rules_allow(supervisor) && supervisor->redis.backoff.tries == 0;
 }
 
 void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
@@ -66,7 +65,7 @@ void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
             evq_drain_begin(supervisor, "max-jobs", drain_ms);
         } else if (supervisor->leases == NULL && options->idle_exit_s >= 0 &&
                    !(supervisor->claim_due && may_still_claim(supervisor)) &&
-                   evq_claim_rules_slots(supervisor, EVQ_SLOT_STARTING) == 0 &&
+                   !evq_claim_rules_changing(supervisor) &&
                    now_ms - supervisor->idle_since_ms >= options->idle_exit_s * 1000) {
             evq_drain_begin(supervisor, "idle", drain_ms);
         }
@@ -76,9 +75,8 @@ void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
         return;
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        if (supervisor->slots[i].state == EVQ_SLOT_RUNNING &&
-            supervisor->slots[i].ending == EVQ_ENDING_NONE) {
-            evq_slot_cancel(&supervisor->slots[i], EVQ_ENDING_RELEASED, RELEASE_GRACE_MS);
+        if (supervisor->slots[i].state == EVQ_SLOT_RUNNING) {
+            evq_slot_cancel(&supervisor->slots[i], EVQ_CAUSE_RELEASED, RELEASE_GRACE_MS);
         }
     }
 }

@@ -10,7 +10,7 @@ void evq_lease_list_detach(struct evq_supervisor *supervisor, const struct evq_l
         struct evq_slot *slot = &supervisor->slots[i];
         if (slot->lease == lease) {
             slot->lease = NULL;
-            evq_slot_cancel(slot, EVQ_ENDING_STALE, EVQ_SLOT_GRACE_MS);
+            evq_slot_cancel(slot, EVQ_CAUSE_STALE, EVQ_SLOT_GRACE_MS);
         }
     }
 }
@@ -32,10 +32,10 @@ void evq_lease_list_remove(struct evq_supervisor *supervisor, struct evq_lease *
 }
 
 void evq_lease_list_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                         enum evq_slot_ending ending)
+                         enum evq_cause cause)
 {
     evq_lease_list_detach(supervisor, lease);
     evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
-            evq_slot_ending_name(ending));
+            evq_cause_rule(cause)->name);
     evq_lease_list_remove(supervisor, lease);
 }

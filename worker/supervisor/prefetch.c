@@ -159,9 +159,8 @@ void evq_prefetch_close(struct evq_supervisor *supervisor)
 /* A slot that is free, or will be in a moment, claims for itself. */
 static bool all_work(const struct evq_supervisor *supervisor)
 {
-    return evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING) > 0 &&
-           evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 &&
-           evq_claim_rules_slots(supervisor, EVQ_SLOT_STARTING) == 0;
+    return evq_claim_rules_busy(supervisor) > 0 && evq_claim_rules_idle(supervisor) == 0 &&
+           !evq_claim_rules_changing(supervisor);
 }
 
 static bool may_look(const struct evq_supervisor *supervisor)
@@ -194,7 +193,7 @@ int64_t evq_prefetch_due_ms(const struct evq_supervisor *supervisor)
  */
 static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t running)
 {
-    const uint64_t ours = evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING);
+    const uint64_t ours = evq_claim_rules_busy(supervisor);
 
     return running <= (int64_t)ours || evq_clock_random() % (uint64_t)running < ours;
 }
@@ -233,7 +232,7 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
-        mask |= slot->state == EVQ_SLOT_RUNNING ? slot->fits : 0;
+        mask |= evq_slot_has_job(slot) ? slot->fits : 0;
     }
     const uint32_t count = evq_suite_registry_classes(
         &supervisor->registry, evq_claim_rules_classes(supervisor, mask), classes);

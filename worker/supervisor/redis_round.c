@@ -5,11 +5,9 @@
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-#define BLOCK_MS         5000
-#define ROUND_CLAIMS     64 // Claims of one round, so that the children are looked after in between.
-#define BEATS_MAX        512  // Of one call.
-#define CLASSES_RETRY_MS 1000 // From a look at classes without memory for it to the next one.
-#define REFUSED_MS       1000 // From something that Redis refuses to the next try.
+#define BLOCK_MS     5000
+#define ROUND_CLAIMS 64  // Claims of one round, so that the children are looked after in between.
+#define BEATS_MAX    512 // Of one call.
 
 /* ---- heartbeats ---- */
 
@@ -24,7 +22,7 @@ static void beats_answer(struct evq_supervisor *supervisor, const struct evq_bea
         evq_log(EVQ_LOG_WARN, cancelled ? "job_cancelled" : "job_stale", "job=%s reason=%s",
                 leases[i]->claim->id, "heartbeat");
         evq_lease_list_drop(supervisor, leases[i],
-                            cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
+                            cancelled ? EVQ_CAUSE_CANCELLED : EVQ_CAUSE_STALE);
     }
 }
 
@@ -113,17 +111,24 @@ static bool heartbeat(struct evq_supervisor *supervisor)
     return true;
 }
 
-/* ---- offers and epochs ---- */
+/* When to repeat a command that Redis refused, or that had no memory. */
+static int64_t refusal_retry_ms(struct evq_supervisor *supervisor)
+{
+    return evq_clock_mono_ms() +
+           evq_cause_wait_ms(EVQ_CAUSE_REDIS_REFUSES, 0, &supervisor->redis.seed);
+}
+
+/* ---- suites, classes and epochs ---- */
 
 static void slots_fit(struct evq_supervisor *supervisor)
 {
     supervisor->classes_stale = false;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        if (!supervisor->slots[i].waits_for_gpus &&
+        if (!evq_slot_waits_for_gpus(&supervisor->slots[i]) &&
             evq_suite_registry_fit(&supervisor->registry, &supervisor->slots[i]) != EVQ_OK) {
             // Otherwise the classes that it could not read would never be claimed.
             supervisor->classes_stale = true;
-            supervisor->classes_retry_ms = evq_clock_mono_ms() + CLASSES_RETRY_MS;
+            supervisor->classes_retry_ms = refusal_retry_ms(supervisor);
         }
     }
     supervisor->claim_due = true;
@@ -200,7 +205,7 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         if (status == EVQ_OK) {
             evq_log(EVQ_LOG_WARN, "job_adopted", "job=%s", lease->claim->id);
         } else {
-            evq_lease_list_drop(supervisor, lease, EVQ_ENDING_STALE);
+            evq_lease_list_drop(supervisor, lease, EVQ_CAUSE_STALE);
         }
         lease = next;
     }
@@ -233,8 +238,7 @@ static bool redis_check(struct evq_supervisor *supervisor)
 
 static bool supervisor_quiet(const struct evq_supervisor *supervisor)
 {
-    return supervisor->leases == NULL &&
-           evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == supervisor->slot_count;
+    return supervisor->leases == NULL && evq_claim_rules_idle(supervisor) == supervisor->slot_count;
 }
 
 static void wait_begin(struct evq_supervisor *supervisor)
@@ -283,7 +287,7 @@ static void wait_answered(struct evq_supervisor *supervisor, enum evq_status sta
     if (refused) {
         evq_log(supervisor->wait_refused ? EVQ_LOG_DEBUG : EVQ_LOG_ERROR, "wait_refused",
                 "reason=%s", err->message);
-        supervisor->redis.retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+        supervisor->redis.backoff.until_ms = refusal_retry_ms(supervisor);
     }
     supervisor->wait_refused = refused;
 }
@@ -355,18 +359,17 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
     }
     // Commands must not queue behind a block; a marker must not be eaten by a worker with no slot
     // for its job.
-    if (session->waiting == session->conn ||
-        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 ||
+    if (session->waiting == session->conn || evq_claim_rules_idle(supervisor) == 0 ||
         !evq_claim_rules_allow(supervisor)) {
         evq_redis_session_wait_drop(session);
     }
     if (!redis_check(supervisor) || !registry_renew(supervisor, now_ms) ||
-        !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
+        !(evq_gpu_leases_current(supervisor) || evq_gpu_leases_renew(supervisor)) ||
         !leases_adopt(supervisor) || !evq_result_outbox_flush(supervisor)) {
         return;
     }
     if (beat_is_due(supervisor, now_ms) &&
-        (!heartbeat(supervisor) || !evq_gpus_renew(supervisor))) {
+        (!heartbeat(supervisor) || !evq_gpu_leases_renew(supervisor))) {
         return;
     }
     for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claim_rules_allow(supervisor);
@@ -379,7 +382,7 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
         if (status != EVQ_OK) {
             // A claim is also refused if a class that it names no longer exists.
             supervisor->classes_stale = true;
-            session->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+            session->backoff.until_ms = refusal_retry_ms(supervisor);
             return;
         }
         if (!evq_result_outbox_flush(supervisor)) {
@@ -398,7 +401,7 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
                                                         : supervisor->redis.wait_end_ms;
 
     if (supervisor->claim_due && evq_claim_rules_allow(supervisor) &&
-        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0) {
+        evq_claim_rules_idle(supervisor) > 0) {
         due_ms = 0;
     }
     if (supervisor->classes_stale && supervisor->classes_retry_ms < due_ms) {
@@ -411,7 +414,7 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
         due_ms = supervisor->redis.wait_end_ms;
     }
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms < due_ms &&
-        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0 && evq_claim_rules_allow(supervisor) &&
+        evq_claim_rules_idle(supervisor) > 0 && evq_claim_rules_allow(supervisor) &&
         supervisor->redis.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }
@@ -419,5 +422,6 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
     const int64_t room_ms = evq_disk_pause_due_ms(supervisor);
     due_ms = prefetch_ms < due_ms ? prefetch_ms : due_ms;
     due_ms = room_ms < due_ms ? room_ms : due_ms;
-    return due_ms < supervisor->redis.retry_ms ? supervisor->redis.retry_ms : due_ms;
+    return due_ms < supervisor->redis.backoff.until_ms ? supervisor->redis.backoff.until_ms
+                                                       : due_ms;
 }

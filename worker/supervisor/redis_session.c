@@ -7,8 +7,6 @@
 #include "shared/base/log.h"
 #include "shared/queue/keys.h"
 
-#define RETRY_FIRST_MS   100
-#define RETRY_MAX_MS     5000
 #define CALL_TIMEOUT_MAX 5000
 #define CALL_TIMEOUT_MIN 500
 
@@ -47,32 +45,30 @@ void evq_redis_session_close(struct evq_redis_session *session)
 
 bool evq_redis_session_ready(const struct evq_redis_session *session, int64_t now_ms)
 {
-    return session->retry_ms <= now_ms;
+    return session->backoff.until_ms <= now_ms;
 }
 
 bool evq_redis_session_note(struct evq_redis_session *session, enum evq_status status,
                             const struct evq_error *err)
 {
-    if (!evq_conn_is_outage(status)) { // Any other answer is an answer.
-        if (session->tries > 0) {
+    struct evq_backoff *backoff = &session->backoff;
+
+    if (!evq_conn_is_outage(status)) { // Any other answer shows that Redis works.
+        if (backoff->tries > 0) {
             evq_log(EVQ_LOG_INFO, "redis_back", "url=%s tries=%u", evq_conn_where(session->conn),
-                    session->tries);
+                    backoff->tries);
         }
-        session->tries = 0;
-        session->told = 0;
-        session->retry_ms = 0;
+        session->logged = 0;
+        *backoff = (struct evq_backoff){0};
         return true;
     }
-    const int64_t wait_ms =
-        evq_clock_backoff_ms(&session->seed, session->tries, RETRY_FIRST_MS, RETRY_MAX_MS);
     const uint32_t kind = UINT32_C(1) << status;
-    if ((session->told & kind) == 0) { // A Redis that was down may come back without its functions.
-        session->told |= kind;
+    if ((session->logged & kind) == 0) { // A Redis that was down may return without its functions.
+        session->logged |= kind;
         evq_log(EVQ_LOG_WARN, "redis_away", "status=%s reason=%s", evq_status_name(status),
                 err->message);
     }
-    session->tries++;
-    session->retry_ms = evq_clock_mono_ms() + wait_ms;
+    (void)evq_cause_retry(EVQ_CAUSE_REDIS_AWAY, backoff, &session->seed);
     evq_redis_session_wait_drop(session);
     return false;
 }

@@ -8,6 +8,7 @@
 
 #include "shared/config/config.h"
 #include "shared/queue/queue.h"
+#include "worker/supervisor/causes.h"
 
 struct evq_redis_session {
     struct evq_conn *conn;
@@ -18,10 +19,9 @@ struct evq_redis_session {
     int64_t call_timeout_ms;
     struct evq_conn_config second_config;
     uint64_t seed;
-    uint32_t tries;   // Failures in a row.
-    uint32_t told;    // A bit for each status of theirs: it was logged.
-    int64_t retry_ms; // Monotonic: not before; 0: up.
-    uint64_t known;   // Of conn when info was last read.
+    struct evq_backoff backoff; // Failures in a row, and when to try again.
+    uint32_t logged;            // One bit for each status: this failure was logged.
+    uint64_t known;             // Of conn when info was last read.
     char epoch[48];
     bool failed_over; // The last new epoch was a failover: of the same data, most of it.
     char name[80];

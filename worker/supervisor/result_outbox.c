@@ -12,7 +12,7 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     if (status == EVQ_E_LEASE_LOST || status == EVQ_E_CHANGED) {
         evq_log(EVQ_LOG_WARN, status == EVQ_E_CHANGED ? "job_changed" : "job_stale",
                 "job=%s reason=%s", lease->claim->id, err->message);
-        evq_lease_list_drop(supervisor, lease, EVQ_ENDING_STALE);
+        evq_lease_list_drop(supervisor, lease, EVQ_CAUSE_STALE);
         return false;
     }
     if (status == EVQ_E_NOMEM) {
@@ -25,7 +25,7 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     evq_lease_list_detach(supervisor, lease);
     evq_lease_outbox_clear(lease);
     if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err->message, NULL)) {
-        evq_lease_list_drop(supervisor, lease, EVQ_ENDING_STALE);
+        evq_lease_list_drop(supervisor, lease, EVQ_CAUSE_STALE);
         return false;
     }
     return true;

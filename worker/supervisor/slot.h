@@ -9,6 +9,7 @@
 #include "worker/child/channel.h"
 #include "worker/devices/devices.h"
 #include "worker/evaluators/program_log.h"
+#include "worker/supervisor/causes.h"
 
 #define EVQ_SLOT_GRACE_MS 7000 // From cancel to SIGKILL; an evaluator gives its program 5 s of it.
 #define EVQ_SLOT_HANG_MS  300000 // A child that says nothing for so long while it has a job hangs.
@@ -16,47 +17,74 @@
 
 struct evq_lease;
 
+/*
+ * The states of a slot, and what moves it from one to another. evq_slot_move() holds this table.
+ * An event that a row does not name leaves the state as it is.
+ *
+ *   state        meaning                                    event         next state
+ *   NO_GPUS      no child; other workers hold the GPUs      GPUS_GIVEN    DOWN
+ *   DOWN         no child; one is started at start_ms       STARTED       STARTING
+ *                                                           GPUS_LOST     NO_GPUS
+ *   STARTING     the child has not said hello yet           HELLO         IDLE
+ *   IDLE         the child waits for a job                  JOB           RUNNING
+ *   RUNNING      the child has a job                        END_JOB       ENDING
+ *                                                           JOB_OVER      IDLE
+ *   ENDING       the child was asked to stop its job;       JOB_OVER      IDLE
+ *                it is killed at kill_ms
+ *   LEAVING      the child was killed, or exits by itself   CHILD_DIED    DOWN
+ *   LOSING_GPUS  the same, and the GPUs are gone            CHILD_DIED    NO_GPUS
+ *
+ * In every state with a child, LEAVES leads to LEAVING, GPUS_LOST to LOSING_GPUS and CHILD_DIED to
+ * DOWN.
+ */
 enum evq_slot_state {
-    EVQ_SLOT_DOWN,     // No child; one is started at start_ms.
-    EVQ_SLOT_STARTING, // Not yet said hello.
+    EVQ_SLOT_NO_GPUS,
+    EVQ_SLOT_DOWN,
+    EVQ_SLOT_STARTING,
     EVQ_SLOT_IDLE,
-    EVQ_SLOT_RUNNING
+    EVQ_SLOT_RUNNING,
+    EVQ_SLOT_ENDING,
+    EVQ_SLOT_LEAVING,
+    EVQ_SLOT_LOSING_GPUS,
+    EVQ_SLOT_STATE_COUNT
 };
 
-enum evq_slot_ending { // Why we ended the running job; what its child says of it then no longer
-                       // counts.
-    EVQ_ENDING_NONE,
-    EVQ_ENDING_TIMEOUT,
-    EVQ_ENDING_HANG,
-    EVQ_ENDING_CANCELLED,
-    EVQ_ENDING_STALE,
-    EVQ_ENDING_RELEASED,
-    EVQ_ENDING_NO_ROOM // Not by us: the machine lacked what it needs.
+enum evq_slot_event {
+    EVQ_SLOT_ON_GPUS_GIVEN,
+    EVQ_SLOT_ON_GPUS_LOST,
+    EVQ_SLOT_ON_STARTED,
+    EVQ_SLOT_ON_HELLO,
+    EVQ_SLOT_ON_JOB,
+    EVQ_SLOT_ON_END_JOB,
+    EVQ_SLOT_ON_JOB_OVER,
+    EVQ_SLOT_ON_LEAVES,
+    EVQ_SLOT_ON_CHILD_DIED,
+    EVQ_SLOT_EVENT_COUNT
 };
 
 struct evq_slot {
     uint32_t number;
-    char devices[EVQ_DEVICES_TEXT]; // CUDA_VISIBLE_DEVICES; "" the CPU.
+    char devices[EVQ_DEVICES_TEXT]; // CUDA_VISIBLE_DEVICES; "" means the CPU.
     int32_t gpus;
-    int64_t memory_bytes; // Of the smallest of its GPUs; 0: unknown or none.
-    bool waits_for_gpus;  // For GPUs: no child is started, no job asked for.
-    uint64_t fits;        // Bit n-1: the class with number n can run here.
+    int64_t memory_bytes; // Memory of the smallest of its GPUs; 0: unknown, or no GPU.
+    uint64_t fits;        // Bit n-1 is set if the class with number n can run here.
 
     enum evq_slot_state state;
     pid_t pid;
     struct evq_channel channel;
-    struct evq_program_log errors; // Its standard error, passed on to ours.
-    uint32_t failures;             // Starts, or runs, that ended in a device fault, in a row.
-    uint32_t start_tries;          // Of a child that could not even be forked, in a row.
-    char note[160];                // What hello said, or why it is down.
-    int64_t since_unix_ms;         // Of its state.
+    struct evq_program_log errors; // The child's standard error, which is passed on to ours.
+    struct evq_backoff start;      // The child could not be forked.
+    uint32_t failures;             // Failed starts and device faults in a row.
+    char note[160];                // What the child's hello said, or why there is no child.
+    int64_t since_unix_ms;         // When the slot came into its state.
 
-    struct evq_lease *lease; // While running.
-    enum evq_slot_ending ending;
-    int64_t start_ms;     // Monotonic, like all below. When DOWN: the next start.
-    int64_t last_note_ms; // The last note.
-    int64_t limit_ms;     // The job's time limit; 0: none.
-    int64_t kill_ms;      // After a cancel; 0: none.
+    struct evq_lease *lease; // The job that the child has; NULL: none, or one that we gave up.
+    enum evq_cause ending;   // Why we end the job. What its child then reports does not count.
+    // All times below are monotonic.
+    int64_t start_ms;     // When to start the next child.
+    int64_t last_note_ms; // When the child last sent a note.
+    int64_t limit_ms;     // When the job's time is up; 0: no job.
+    int64_t kill_ms;      // When to kill the child; 0: never.
 };
 
 struct evq_slot_spawn {
@@ -77,23 +105,28 @@ void evq_slot_init(struct evq_slot *slot, uint32_t number);
 enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spawn *spawn,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Asks the child to end the running job; evq_slot_kill() after grace_ms. A reason given before
- * stays. */
-void evq_slot_cancel(struct evq_slot *slot, enum evq_slot_ending ending, int64_t grace_ms);
-void evq_slot_kill(struct evq_slot *slot); // SIGKILL; the death is seen by evq_slot_reap().
+/* The only function that changes slot->state. */
+void evq_slot_move(struct evq_slot *slot, enum evq_slot_event event);
 
-/* True once when the child has died: *ret_wait_status as waitpid() gives it. The slot is DOWN then,
- * lease kept. */
+/* Asks the child to end its job, and has it killed after grace_ms. The first cause stays, except
+ * that STALE replaces any other. */
+void evq_slot_cancel(struct evq_slot *slot, enum evq_cause cause, int64_t grace_ms);
+/* Kills the child for a fault of its own. evq_slot_reap() sees its death. */
+void evq_slot_kill(struct evq_slot *slot);
+
+/* Returns true once, when the child has died; *ret_wait_status is as waitpid() gives it. */
 bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status);
-/* What is left in its pipes is read; descriptors are closed. After a reap, before the next start.
- */
+/* Reads what is left in the child's pipes and closes them. Call it after a reap and before the
+ * next start. */
 void evq_slot_close(struct evq_slot *slot);
 
-/* The next monotonic ms at which this slot wants attention; INT64_MAX: none. */
+/* When this slot next needs attention, monotonic ms; INT64_MAX: never. */
 int64_t evq_slot_due_ms(const struct evq_slot *slot);
 
-void evq_slot_set(struct evq_slot *slot, enum evq_slot_state state);
+bool evq_slot_has_job(const struct evq_slot *slot); // RUNNING, ENDING, or killed with its job.
+bool evq_slot_changes(const struct evq_slot *slot); // It soon becomes idle, or has no child.
+bool evq_slot_waits_for_gpus(const struct evq_slot *slot);
+/* The word for the state in the worker's status: "down", "starting", "idle" or "running". */
 const char *evq_slot_state_name(enum evq_slot_state state);
-const char *evq_slot_ending_name(enum evq_slot_ending ending);
 
 #endif

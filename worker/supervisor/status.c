@@ -52,7 +52,7 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
                           evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
         evq_buffer_json_text(out, slot->lease != NULL ? slot->lease->claim->id : "");
         readings_put(supervisor, slot, out);
-        if (slot->waits_for_gpus) {
+        if (evq_slot_waits_for_gpus(slot)) {
             evq_buffer_text(out, ", \"waits\": true");
         }
         if (slot->note[0] != '\0') {
@@ -62,6 +62,19 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
         evq_buffer_text(out, "}");
     }
     evq_buffer_text(out, "]");
+}
+
+/* The first cause that has a word in `evalq status`, or NULL. */
+static const char *problem_text(const struct evq_supervisor *supervisor)
+{
+    enum evq_cause cause = EVQ_CAUSE_NONE;
+
+    if (supervisor->sick) {
+        cause = EVQ_CAUSE_JOBS_CRASH;
+    } else if (evq_disk_pause_any(supervisor)) {
+        cause = EVQ_CAUSE_DISK_FULL;
+    }
+    return evq_cause_rule(cause)->status;
 }
 
 static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_shown,
@@ -78,8 +91,10 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
         supervisor->slots[0].gpus > 0 ? "cuda" : "cpu");
     evq_buffer_printf(out, ", \"sick\": %s, \"draining\": %s", supervisor->sick ? "true" : "false",
                       supervisor->draining ? "true" : "false");
-    if (evq_disk_pause_lacks(supervisor)) {
-        evq_buffer_text(out, ", \"no_room\": true");
+    const char *problem = problem_text(supervisor);
+    if (problem != NULL) {
+        evq_buffer_text(out, ", \"problem\": ");
+        evq_buffer_json_text(out, problem);
     }
     if (supervisor->gpus_seen > 0) {
         evq_buffer_printf(out, ", \"gpus_seen\": %u, \"gpus_taken\": %u", supervisor->gpus_seen,

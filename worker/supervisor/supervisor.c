@@ -91,7 +91,7 @@ static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq
 static void gpus_count(struct evq_supervisor *supervisor, const struct evq_devices *devices,
                        bool shared)
 {
-    const struct evq_gpus *gpus = &supervisor->gpus;
+    const struct evq_gpu_leases *gpus = &supervisor->gpus;
     uint32_t taken = gpus->share_count * gpus->per_share; // 0: nothing is shared.
 
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
@@ -116,7 +116,7 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
 
     bool shared = false;
     const enum evq_status status =
-        evq_gpus_choose(config, options->devices, &devices, &shared, err);
+        evq_gpu_leases_choose(config, options->devices, &devices, &shared, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -146,15 +146,16 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         evq_slot_init(slot, i);
-        slot->waits_for_gpus = shared;
-        if (!shared) {
+        if (shared) {
+            evq_slot_move(slot, EVQ_SLOT_ON_GPUS_LOST);
+        } else {
             evq_devices_deal(&devices, i, supervisor->slot_count, slot->devices, &slot->gpus,
                              &slot->memory_bytes);
         }
     }
     const enum evq_status opened =
-        shared ? evq_gpus_open(&supervisor->gpus, &devices, config->worker.gpus_per_slot,
-                               supervisor->slot_count, err)
+        shared ? evq_gpu_leases_open(&supervisor->gpus, &devices, config->worker.gpus_per_slot,
+                                     supervisor->slot_count, err)
                : EVQ_OK;
     if (opened == EVQ_OK) {
         gpus_count(supervisor, &devices, shared);
@@ -199,7 +200,8 @@ static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq
             return status;
         }
         struct pollfd item = {.fd = supervisor->signal_fd, .events = POLLIN};
-        const int64_t wait_ms = evq_clock_backoff_ms(&supervisor->redis.seed, tries++, 100, 2000);
+        const int64_t wait_ms =
+            evq_cause_wait_ms(EVQ_CAUSE_REDIS_LOADING, tries++, &supervisor->redis.seed);
         if (poll(&item, 1, (int)wait_ms) > 0) {
             return evq_error_set(err, EVQ_E_STOPPED, "asked to stop while Redis was not ready");
         }
@@ -265,7 +267,7 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         supervisor->registered = true;
         supervisor->claim_due = true;
         for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-            if (!supervisor->slots[i].waits_for_gpus) {
+            if (!evq_slot_waits_for_gpus(&supervisor->slots[i])) {
                 supervisor->classes_stale =
                     evq_suite_registry_fit(&supervisor->registry, &supervisor->slots[i]) !=
                         EVQ_OK ||
@@ -320,10 +322,9 @@ static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
 
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
-        const int64_t slot_due =
-            slot->state == EVQ_SLOT_DOWN && (supervisor->draining || slot->waits_for_gpus)
-                ? INT64_MAX
-                : evq_slot_due_ms(slot);
+        const int64_t slot_due = slot->state == EVQ_SLOT_DOWN && supervisor->draining
+                                     ? INT64_MAX
+                                     : evq_slot_due_ms(slot);
         due = slot_due < due ? slot_due : due;
     }
     if (supervisor->draining && supervisor->drain_ms > now_ms && supervisor->drain_ms < due) {
@@ -421,7 +422,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     evq_prefetch_stop(supervisor);
     evq_prefetch_close(supervisor);
     evq_children_stop(supervisor);
-    evq_gpus_leave(supervisor);
+    evq_gpu_leases_leave(supervisor);
     evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,
             (long long)supervisor->jobs_taken);
     free(items);

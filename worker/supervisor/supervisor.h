@@ -20,15 +20,12 @@
 #define EVQ_WORKER_SUPERVISOR_H
 
 #include "worker/devices/gpu_monitor.h"
-#include "worker/devices/gpus.h"
 #include "worker/options.h"
+#include "worker/supervisor/gpu_leases.h"
 #include "worker/supervisor/lease.h"
 #include "worker/supervisor/redis_session.h"
 #include "worker/supervisor/slot.h"
 #include "worker/supervisor/suite_registry.h"
-
-/* So many different jobs crash here with none done between: the worker is sick. */
-#define EVQ_SUPERVISOR_SICK_JOBS 3
 
 /* What is read ahead of its claim. */
 struct evq_prefetch {
@@ -40,11 +37,6 @@ struct evq_prefetch {
     int64_t began_ms;              // Of the process.
     char id[EVQ_JOB_ID_BYTES_MAX]; // The job that was read last, or is; "": none.
     struct evq_job *job;           // While its process reads.
-};
-
-struct evq_disk_pause { // Of a suite on this machine.
-    int64_t until_ms;   // No job of it is asked for until then, monotonic; 0: they are.
-    uint32_t tries;     // That found none, in a row.
 };
 
 struct evq_supervisor {
@@ -64,7 +56,7 @@ struct evq_supervisor {
     bool adopt_due;           // A new keyspace: our running jobs are to be put back.
     int64_t beat_due_ms;
 
-    struct evq_gpus gpus;
+    struct evq_gpu_leases gpus;
     uint32_t gpus_seen, gpus_taken; // Those of the machine, and how many the slots have room for.
     struct evq_gpu_monitor *gpu_monitor; // NULL: no GPUs.
     struct evq_slot *slots;
@@ -83,7 +75,7 @@ struct evq_supervisor {
     int64_t jobs_taken;
     // By number in the configuration: how long its jobs took lately; 0: unknown.
     double *suite_seconds;
-    struct evq_disk_pause *disk_pauses; // The same: whether its programs find room here.
+    struct evq_backoff *disk_pauses; // The same: whether its programs find room here.
 
     bool draining;
     bool stop_signalled; // By a signal.
@@ -93,7 +85,7 @@ struct evq_supervisor {
     int64_t idle_since_ms;
     bool sick;
     // Different jobs since one was done.
-    char crashed[EVQ_SUPERVISOR_SICK_JOBS][EVQ_JOB_ID_BYTES_MAX];
+    char crashed[EVQ_CAUSE_CRASHED_JOBS_MAX][EVQ_JOB_ID_BYTES_MAX];
     uint32_t crashed_count;
     enum evq_exit exit_code;
     int signal_fd;
@@ -166,8 +158,10 @@ uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64
 /* Whether the slot has what the job needs. */
 bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
                          const struct evq_slot *slot);
-/* How many slots are in the state. */
-uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq_slot_state state);
+uint32_t evq_claim_rules_idle(const struct evq_supervisor *supervisor); // Slots that are idle.
+uint32_t evq_claim_rules_busy(const struct evq_supervisor *supervisor); // Slots that have a job.
+/* Whether the child of some slot is starting or leaving. */
+bool evq_claim_rules_changing(const struct evq_supervisor *supervisor);
 
 /* ---- held_leases.c ---- */
 
@@ -177,19 +171,20 @@ void evq_lease_list_detach(struct evq_supervisor *supervisor, const struct evq_l
 void evq_lease_list_remove(struct evq_supervisor *supervisor, struct evq_lease *lease);
 /* Gives up a job that another worker owns now: stops its slot and drops its unsent results. */
 void evq_lease_list_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                         enum evq_slot_ending ending);
+                         enum evq_cause cause);
 
-/* ---- room.c ---- */
+/* ---- disk_pause.c ---- */
 
-/* A job of the suite found no room on this machine. */
-void evq_disk_pause_lack(struct evq_supervisor *supervisor, const struct evq_suite *suite,
-                         const char *reason);
-void evq_disk_pause_found(struct evq_supervisor *supervisor,
-                          const struct evq_suite *suite); // One was done.
-/* No job of the suite is asked for now. */
-bool evq_disk_pause_held(const struct evq_supervisor *supervisor, const struct evq_suite *suite);
-bool evq_disk_pause_lacks(const struct evq_supervisor *supervisor); // Some suite does.
-/* When the next suite is tried again, monotonic ms; INT64_MAX: none waits. */
+/* A job of the suite found the scratch disk full: pauses the suite on this machine. */
+void evq_disk_pause_begin(struct evq_supervisor *supervisor, const struct evq_suite *suite,
+                          const char *reason);
+/* A job of the suite ran: ends its pause. */
+void evq_disk_pause_end(struct evq_supervisor *supervisor, const struct evq_suite *suite);
+/* Whether no job of the suite may be claimed now. */
+bool evq_disk_pause_active(const struct evq_supervisor *supervisor, const struct evq_suite *suite);
+/* Whether some suite is paused, or has not run since its pause. */
+bool evq_disk_pause_any(const struct evq_supervisor *supervisor);
+/* When the next suite is tried again, monotonic ms; INT64_MAX: none is paused. */
 int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor);
 void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 

@@ -189,10 +189,9 @@ static const char *worker_state(const json_t *worker)
     if (strcmp(state, "alive") != 0) {
         return state;
     }
-    return evq_json_true(info, "sick")       ? "sick"    // It claims nothing: jobs crash on it.
-           : evq_json_true(info, "no_room")  ? "no room" // Its disk or descriptor table is full.
-           : evq_json_true(info, "draining") ? "draining"
-                                             : state;
+    const char *problem = evq_json_text(info, "problem", ""); // "sick" or "no room".
+
+    return problem[0] != '\0' ? problem : evq_json_true(info, "draining") ? "draining" : state;
 }
 
 static void cell_state(struct evq_table *table, const json_t *worker)

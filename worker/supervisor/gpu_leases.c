@@ -1,4 +1,4 @@
-#include "worker/devices/gpus.h"
+#include "worker/supervisor/gpu_leases.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-enum evq_status evq_gpus_choose(const struct evq_config *config, const char *said,
-                                struct evq_devices *ret_devices, bool *ret_shared,
-                                struct evq_error *err)
+enum evq_status evq_gpu_leases_choose(const struct evq_config *config, const char *said,
+                                      struct evq_devices *ret_devices, bool *ret_shared,
+                                      struct evq_error *err)
 {
     if (said == NULL && config->worker.gpu_count > 0) {
         *ret_shared = true;
@@ -21,8 +21,8 @@ enum evq_status evq_gpus_choose(const struct evq_config *config, const char *sai
     return status;
 }
 
-enum evq_status evq_gpus_open(struct evq_gpus *gpus, const struct evq_devices *pool,
-                              int32_t per_share, uint32_t slot_count, struct evq_error *err)
+enum evq_status evq_gpu_leases_open(struct evq_gpu_leases *gpus, const struct evq_devices *pool,
+                                    int32_t per_share, uint32_t slot_count, struct evq_error *err)
 {
     memset(gpus, 0, sizeof(*gpus));
     if (pool->count < (uint32_t)per_share) {
@@ -57,14 +57,14 @@ enum evq_status evq_gpus_open(struct evq_gpus *gpus, const struct evq_devices *p
                                 "GPUs are shared by it");
 }
 
-bool evq_gpus_current(const struct evq_supervisor *supervisor)
+bool evq_gpu_leases_current(const struct evq_supervisor *supervisor)
 {
     return supervisor->gpus.pool.count == 0 || evq_clock_mono_ms() < supervisor->gpus.current_ms;
 }
 
 /* ---- slots and their shares ---- */
 
-static int32_t share_of(const struct evq_gpus *gpus, const struct evq_slot *slot)
+static int32_t share_of(const struct evq_gpu_leases *gpus, const struct evq_slot *slot)
 {
     return (int32_t)(slot->number % gpus->share_count);
 }
@@ -74,8 +74,7 @@ static bool share_is_open(const struct evq_supervisor *supervisor, int32_t share
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
-        if (share_of(&supervisor->gpus, slot) == share &&
-            (!slot->waits_for_gpus || slot->pid > 0)) {
+        if (share_of(&supervisor->gpus, slot) == share && slot->state != EVQ_SLOT_NO_GPUS) {
             return false;
         }
     }
@@ -86,9 +85,9 @@ static void slot_give(struct evq_supervisor *supervisor, struct evq_slot *slot,
                       const struct evq_devices *devices)
 {
     evq_devices_deal(devices, 0, 1, slot->devices, &slot->gpus, &slot->memory_bytes);
-    slot->waits_for_gpus = false;
     slot->note[0] = '\0';
     slot->start_ms = 0;
+    evq_slot_move(slot, EVQ_SLOT_ON_GPUS_GIVEN);
     supervisor->classes_stale =
         evq_suite_registry_fit(&supervisor->registry, slot) != EVQ_OK || supervisor->classes_stale;
     supervisor->claim_due = true;
@@ -110,25 +109,25 @@ static void slot_take_away(struct evq_slot *slot)
 {
     evq_log(EVQ_LOG_ERROR, "gpu_lost", "slot=%u devices=%s reason=%s", slot->number, slot->devices,
             "its lease lapsed and another worker took the GPU");
-    slot->waits_for_gpus = true;
     slot->fits = 0;
     slot->gpus = 0;
     slot->memory_bytes = 0;
     slot->devices[0] = '\0';
-    slot->ending = slot->ending == EVQ_ENDING_NONE ? EVQ_ENDING_RELEASED : slot->ending;
+    slot->ending = slot->ending == EVQ_CAUSE_NONE ? EVQ_CAUSE_RELEASED : slot->ending;
     evq_slot_kill(slot);
+    evq_slot_move(slot, EVQ_SLOT_ON_GPUS_LOST);
 }
 
 static void share_take_away(struct evq_supervisor *supervisor, int32_t share)
 {
-    struct evq_gpus *gpus = &supervisor->gpus;
+    struct evq_gpu_leases *gpus = &supervisor->gpus;
 
     for (uint32_t i = 0; i < gpus->pool.count; i++) {
         gpus->shares[i] = gpus->shares[i] == share ? -1 : gpus->shares[i];
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         if (share_of(gpus, &supervisor->slots[i]) == share &&
-            !supervisor->slots[i].waits_for_gpus) {
+            !evq_slot_waits_for_gpus(&supervisor->slots[i])) {
             slot_take_away(&supervisor->slots[i]);
         }
     }
@@ -148,7 +147,7 @@ static void lost_take_away(struct evq_supervisor *supervisor)
 
 static void held_give(struct evq_supervisor *supervisor)
 {
-    struct evq_gpus *gpus = &supervisor->gpus;
+    struct evq_gpu_leases *gpus = &supervisor->gpus;
 
     for (int32_t share = 0; share < (int32_t)gpus->share_count; share++) {
         struct evq_devices devices = {.count = 0};
@@ -173,7 +172,7 @@ static void waiting_say(struct evq_supervisor *supervisor)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->waits_for_gpus) {
+        if (evq_slot_waits_for_gpus(slot)) {
             char note[sizeof(slot->note)];
             (void)snprintf(note, sizeof(note),
                            "waits for %u free of %u GPUs: other workers of this machine lease them",
@@ -189,7 +188,7 @@ static void waiting_say(struct evq_supervisor *supervisor)
 static enum evq_status leases_call(struct evq_supervisor *supervisor, uint32_t want,
                                    struct evq_error *err)
 {
-    struct evq_gpus *gpus = &supervisor->gpus;
+    struct evq_gpu_leases *gpus = &supervisor->gpus;
     struct evq_gpu_lease named[EVQ_DEVICES_MAX];
     uint32_t numbers[EVQ_DEVICES_MAX];
     uint32_t count = 0;
@@ -219,9 +218,9 @@ static enum evq_status leases_call(struct evq_supervisor *supervisor, uint32_t w
     return status;
 }
 
-bool evq_gpus_renew(struct evq_supervisor *supervisor)
+bool evq_gpu_leases_renew(struct evq_supervisor *supervisor)
 {
-    struct evq_gpus *gpus = &supervisor->gpus;
+    struct evq_gpu_leases *gpus = &supervisor->gpus;
     const int64_t sent_ms = evq_clock_mono_ms();
     struct evq_error err;
 
@@ -244,7 +243,7 @@ bool evq_gpus_renew(struct evq_supervisor *supervisor)
     return true;
 }
 
-void evq_gpus_leave(struct evq_supervisor *supervisor)
+void evq_gpu_leases_leave(struct evq_supervisor *supervisor)
 {
     struct evq_error err;
 
