@@ -21,7 +21,7 @@ static void stop_on_signal(int number)
     stop_signal = number;
 }
 
-struct printer { // What the evaluator tells us, on its way to standard output.
+struct printer { // Prints what the evaluator reports to standard output.
     struct evq_buffer out;
     bool json;
     bool tty;
@@ -106,10 +106,11 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
             const double value = result->metrics[i].value;
             evq_buffer_printf(&printer->out, "%-24s %-24s %.8g\n", result->task,
                               result->metrics[i].name,
-                              isnan(value) ? (double)NAN : value); // Never "-nan".
+                              // So that "-nan" is never printed.
+                              isnan(value) ? (double)NAN : value);
         }
         evq_buffer_printf(&printer->out, "%-24s ", result->task);
-        if (result->n >= 0) { // Else the evaluator does not say of how many.
+        if (result->n >= 0) { // Otherwise the evaluator did not report the number of samples.
             evq_buffer_printf(&printer->out, "%lld samples, ", (long long)result->n);
         }
         evq_buffer_printf(&printer->out, "%.3f s, %s%s%s\n", seconds,
@@ -177,7 +178,7 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
         printer->began_us = evq_clock_mono_us();
         status = evq_runner_eval(runner, id, &request, &report, failure, err);
     }
-    (void)evq_runner_close(runner); // Nothing is loaded ahead here.
+    (void)evq_runner_close(runner); // Nothing was prefetched here.
     evq_scratch_remove(scratch);
     (void)close(lock_fd);
     return status;
@@ -198,9 +199,9 @@ static enum evq_exit status_exit(enum evq_status status)
     case EVQ_E_UNSUPPORTED:
     case EVQ_E_LIMIT:
     case EVQ_E_CHANGED:
-    case EVQ_E_IO: // Of a file: no Redis is spoken to.
+    case EVQ_E_IO: // It concerns a file, because this command does not use Redis.
         return EVQ_EXIT_BAD_INPUT;
-    case EVQ_E_RETRY: // A program said no.
+    case EVQ_E_RETRY: // A program reported a failure.
     case EVQ_E_INVALID:
         return EVQ_EXIT_JOB_FAILED;
     default:

@@ -8,10 +8,10 @@
 
 struct facts {
     const struct evq_checkpoint *checkpoint;
-    uint64_t parameters; // Elements of all tensors; views of one storage count each.
-    uint64_t bytes;      // Of the files.
+    uint64_t parameters; // Elements of all tensors; views of one storage are counted separately.
+    uint64_t bytes;      // Size of the files.
     char fingerprint[33];
-    char digest[33]; // "": not asked for.
+    char digest[33]; // "": not requested.
 };
 
 static void facts_count(struct facts *facts)
@@ -129,7 +129,8 @@ static enum evq_status inspect_print(const struct evq_options *options,
     return status;
 }
 
-/* Beneath the checkpoint's own folder, or wherever --base says. */
+/* Opens the checkpoint. The base of an adapter must lie in the checkpoint's own folder or where
+ * --base says. */
 static enum evq_status inspect_open(const struct evq_options *options,
                                     const struct evq_placement *place,
                                     struct evq_checkpoint **ret_checkpoint, struct evq_error *err)
@@ -152,7 +153,8 @@ static enum evq_status inspect_open(const struct evq_options *options,
         status = evq_checkpoint_open(place->root_fd, place->path, &how, ret_checkpoint, err);
     }
     if (status == EVQ_E_NOT_FOUND && options->base == NULL) {
-        (void)evq_error_set(err, status, "%s; here: --base PATH", err->message); // It stays so.
+        // The status stays the same.
+        (void)evq_error_set(err, status, "%s; here: --base PATH", err->message);
     }
     evq_placement_close(&base);
     return status;
@@ -188,7 +190,7 @@ enum evq_exit evq_inspect_main(const struct evq_options *options)
     case EVQ_E_LIMIT:
     case EVQ_E_INVALID:
     case EVQ_E_CHANGED:
-    case EVQ_E_IO: // Of a file: nothing else is spoken to.
+    case EVQ_E_IO: // It concerns a file, because nothing else is contacted.
         return EVQ_EXIT_BAD_INPUT;
     default:
         return evq_status_exit(status);

@@ -62,8 +62,8 @@ const struct evq_man evq_options_man = {
         "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE, SLURM_JOB_END_TIME.",
 };
 
-/* An option of another word would be passed over in silence. Its help says whose it is: "run, eval:
- * ...". */
+/* Refuses options that belong to another command, because they would be ignored silently. The help
+ * of an option names its commands: "run, eval: ...". */
 static enum evq_status options_check(const struct evq_option_set *set, const char *command,
                                      struct evq_error *err)
 {

@@ -94,8 +94,8 @@ void evq_channel_fill(struct evq_channel *channel)
     channel->ended = channel->ended || channel->in.failed;
 }
 
-/* What follows a note that was lost counts no more: "done" behind a lost result would stand for it.
- */
+/* After a lost note, no later note may count: a "done" after a lost result would stand for that
+ * result. */
 static enum evq_status channel_lose(struct evq_channel *channel, enum evq_status status)
 {
     channel->ended = true;

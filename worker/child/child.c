@@ -19,8 +19,8 @@
 #include "worker/child/scratch.h"
 #include "worker/supervisor/lease.h"
 
-#define PROGRESS_MS 200 // At most so often is progress told.
-#define PRUNE_JOBS  64  // So many jobs lie between two looks at what can go from scratch.
+#define PROGRESS_MS 200 // Shortest time between two progress notes.
+#define PRUNE_JOBS  64  // Jobs between two cleanings of the scratch directory.
 
 struct child {
     struct evq_config *config;
@@ -28,14 +28,16 @@ struct child {
     struct evq_channel channel;
     const struct evq_child_job *work; // The present job.
     bool cancelled;
-    bool leaving; // Told to exit, or the supervisor is gone.
+    bool leaving; // The child was told to exit, or the supervisor is gone.
     int64_t told_ms;
-    uint32_t jobs;                        // Taken so far.
-    char scratch[EVQ_SCRATCH_PATH_BYTES]; // Of the present job, then of the next.
-    int scratch_fd;                       // -1: there is none.
+    uint32_t jobs; // Jobs taken so far.
+    // The attempt directory of the present job, and later of the next one.
+    char scratch[EVQ_SCRATCH_PATH_BYTES];
+    int scratch_fd; // The lock on that directory; -1: there is none.
 };
 
-/* A job that may come next; of a suite, a root or a record that is not known nothing is made. */
+/* Takes the job that may come next. If its suite, root or record is not known, the note is ignored.
+ */
 static void prefetch_take(struct child *child, const struct evq_note *note)
 {
     const struct evq_suite *suite =
@@ -56,7 +58,8 @@ static void prefetch_take(struct child *child, const struct evq_note *note)
     evq_runner_prefetch(child->runner, suite, job, root->path);
 }
 
-/* The other side's words while a job runs: an end of it, or what may come next. */
+/* Reads notes of the supervisor while a job runs: a cancel, an exit, or the job that may come next.
+ */
 static void control_take(struct child *child)
 {
     struct evq_note *note = NULL;
@@ -73,7 +76,7 @@ static void control_take(struct child *child)
     child->leaving = child->leaving || child->channel.ended;
 }
 
-/* Sends a note and waits until it is out: the supervisor always reads. */
+/* Sends a note and waits until it is sent. The supervisor always reads. */
 static enum evq_status note_tell(struct child *child, const char *type,
                                  const struct evq_field *fields, size_t field_count,
                                  struct evq_error *err)
@@ -122,7 +125,7 @@ static enum evq_status child_task(void *context, const struct evq_result *result
         return evq_error_set(err, EVQ_E_STOPPED, "stopped while a result was handed over");
     }
     named.job =
-        child->work->id; // Without its names a record is not valid; the supervisor adds the rest.
+        child->work->id; // A record without these names is not valid. The supervisor adds the rest.
     named.run = child->work->job->run;
     named.step = child->work->job->step;
     named.variant = child->work->job->variant;
@@ -156,7 +159,8 @@ static void scratch_drop(struct child *child)
     }
 }
 
-/* What was kept may have been tidied away: an idle worker's files are old ones. */
+/* Makes sure that an attempt directory exists. Cleaners of /tmp may have removed the one that was
+ * kept. */
 static enum evq_status scratch_have(struct child *child, struct evq_error *err)
 {
     struct stat info;
@@ -169,7 +173,7 @@ static enum evq_status scratch_have(struct child *child, struct evq_error *err)
                                sizeof(child->scratch), &child->scratch_fd, err);
 }
 
-/* Drops what the attempt left. */
+/* Empties the attempt directory. */
 static void scratch_renew(struct child *child)
 {
     if (child->scratch_fd >= 0 && !evq_scratch_renew(child->config->worker.scratch, child->scratch,
@@ -208,7 +212,7 @@ static void prune(const struct child *child)
     evq_fetch_prune();
 }
 
-/* Whether an attempt that ended so may have failed for want of room or descriptors. */
+/* Whether such a failure may have been caused by a full disk or by a lack of file descriptors. */
 static bool may_lack_room(enum evq_status status, const struct evq_failure *failure)
 {
     const enum evq_fail_kind kind = evq_lease_fail_kind(status, failure->crash);
@@ -236,12 +240,15 @@ static void job_take(struct child *child, const struct evq_note *note)
         child->work = &work;
         status = work_run(child, note, &work, &report, &failure, &err);
     }
-    scratch_renew(child); // First: of an attempt whose end is told nothing is left.
+    // This comes before the end is reported, so that no file of an ended attempt is left.
+    scratch_renew(child);
     evq_child_job_close(&work);
     if (may_lack_room(status, &failure) &&
         evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
         status = evq_error_prefix(&lack, "%s", err.message);
-        err = lack; // With what it left gone, it is not the job that fills it.
+        // The attempt's own files are gone now, so a disk that is still full is not this job's
+        // fault.
+        err = lack;
     }
     enum evq_status told = EVQ_OK;
     if (status == EVQ_OK) {
@@ -251,11 +258,12 @@ static void job_take(struct child *child, const struct evq_note *note)
         told = error_tell(child, &err, &failure);
     }
     if (status == EVQ_E_DEVICE || told != EVQ_OK) {
-        // CUDA's faults stick to the process: another one must take our place. So it must where the
-        // end cannot be told, which would be waited for until the job's limit.
+        // After a CUDA fault the process cannot compute any more, so the child exits and is
+        // replaced. It also exits if it cannot report the end of the job, because the supervisor
+        // would wait for that until the time limit.
         child->leaving = true;
     }
-    if (++child->jobs % PRUNE_JOBS == 0) { // Nobody waits for us now.
+    if (++child->jobs % PRUNE_JOBS == 0) { // Nobody waits for this child now.
         prune(child);
     }
 }
@@ -294,14 +302,16 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
         char lack[sizeof(note)];
         status = evq_runner_start(child->runner, &report, lack, sizeof(lack), err);
         if (lack[0] != '\0') {
-            memcpy(note, lack, sizeof(note)); // More urgent than what the native engine notes.
+            // This is more urgent than the note of the native engine.
+            memcpy(note, lack, sizeof(note));
         }
     }
     if (status != EVQ_OK) {
         return status;
     }
-    prune(child);                     // The child before us may have been killed.
-    (void)!scratch_have(child, NULL); // Before anybody waits for it; else the first job says why.
+    prune(child); // The previous child may have been killed and may have left files.
+    // The directory is made before anybody waits for it. If that fails, the first job reports why.
+    (void)!scratch_have(child, NULL);
     const struct evq_field fields[] = {evq_channel_text("version", EVQ_VERSION),
                                        evq_channel_text("note", note),
                                        evq_channel_text("devices", devices)};
@@ -312,13 +322,14 @@ static void process_settle(void)
 {
     static const char score[] = "500";
 
-    // The supervisor's end is ours; one that died before this line shows as the end of the channel.
+    // If the supervisor dies, the child dies too. If it died before this line, the channel is
+    // closed.
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // Ctrl-C in a terminal reaches the whole group: the supervisor decides what becomes of us.
+    // Ctrl-C reaches the whole process group, but the supervisor decides when a child ends.
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
-    // Short of memory, the kernel should take the evaluation, not the supervisor.
+    // If memory is short, the kernel should kill the evaluation and not the supervisor.
     const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
         (void)!write(fd, score, sizeof(score) - 1);
@@ -363,14 +374,14 @@ enum evq_exit evq_child_main(const struct evq_options *options)
             child.leaving = true;
         } else if (strcmp(note->type, "prefetch") == 0) {
             prefetch_take(&child, note);
-        } // A cancel that crossed the job's end is late: nothing to do.
+        } // A cancel may arrive after the job has ended. Then there is nothing to do.
         evq_codec_note_free(note);
     }
     const bool whole = evq_runner_close(child.runner);
     scratch_drop(&child);
     evq_channel_close(&child.channel);
     if (!whole) {
-        _exit((int)code); // What hangs may go on before a process that frees all is gone.
+        _exit((int)code); // _exit() does not wait for threads that hang and frees nothing.
     }
     evq_config_free(child.config);
     return code;

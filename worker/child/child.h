@@ -1,6 +1,7 @@
 /*
- * The child of one slot: holds the devices, the evaluators and what they keep warm; takes jobs from
- * the supervisor through file descriptor EVQ_CHILD_FD. It never sees Redis or a token.
+ * The child process of one slot. It holds the devices, the evaluators and what they keep warm, and
+ * takes jobs from the supervisor through file descriptor EVQ_CHILD_FD. It never sees Redis or a
+ * token.
  */
 #ifndef EVQ_WORKER_CHILD_H
 #define EVQ_WORKER_CHILD_H

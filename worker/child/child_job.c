@@ -19,14 +19,15 @@ static bool file_is_here(const struct evq_child_job *work)
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]) && work->root_fd >= 0; i++) {
         if (paths[i] != NULL && paths[i][0] != '\0' &&
             evq_root_open(work->root_fd, paths[i], false, &fd, NULL) == EVQ_OK) {
-            (void)close(fd); // Read only.
+            (void)close(fd); // It was opened for reading only.
             return true;
         }
     }
     return false;
 }
 
-/* Weights in memory are read where they are, if this machine is theirs; else fetched. */
+/* Weights in shared memory are read in place if they are on this machine; otherwise they are
+ * fetched. */
 static enum evq_status memory_open(const struct evq_config *config,
                                    const struct evq_eval_report *report, struct evq_child_job *work,
                                    struct evq_error *err)
@@ -35,16 +36,18 @@ static enum evq_status memory_open(const struct evq_config *config,
     char boot[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1];
     char host[256] = "";
 
-    (void)gethostname(host, sizeof(host) - 1); // For the message, else told by the boot.
+    // The name is used in messages only. The boot id tells whether it is the same machine.
+    (void)gethostname(host, sizeof(host) - 1);
     evq_snapshot_boot(boot);
     const bool ours = work->job->snapshot_given ? strcmp(snapshot->boot, boot) == 0
                                                 : strcmp(work->job->host, host) == 0;
-    const bool told = work->job->snapshot_given && !ours; // Not even by a name that is the same.
+    // A snapshot of another machine is not read here, even if a file of the same name exists.
+    const bool told = work->job->snapshot_given && !ours;
     if (!told && file_is_here(work)) {
         return EVQ_OK;
     }
     if (snapshot->place[0] == '\0') {
-        return ours ? EVQ_OK // It is gone, which the evaluation will say.
+        return ours ? EVQ_OK // If it does not exist, the evaluation reports that it is gone.
                     : evq_error_set(err, EVQ_E_RETRY,
                                     "'%s' is in the memory of host '%.80s', which this worker on "
                                     "'%.80s' does not share: run a worker for its suite there",
@@ -68,7 +71,7 @@ static enum evq_status memory_open(const struct evq_config *config,
     return EVQ_OK;
 }
 
-/* Splits "a\nb\n" in place; the pointers are into the note's text. */
+/* Splits "a\nb\n" in place. The pointers point into the text of the note. */
 static enum evq_status tasks_done_split(const struct evq_note *note, struct evq_child_job *work,
                                         struct evq_error *err)
 {
@@ -118,7 +121,8 @@ enum evq_status evq_child_job_open(const struct evq_config *config, const struct
     const struct evq_root *root = evq_config_root_find(config, work->job->root);
     if (root == NULL) {
         return evq_error_set(
-            err, EVQ_E_INCOMPLETE, // Of this machine's set-up, not of the job: no attempt of it.
+            // This is a fault of this machine's set-up, so the job's attempt is not charged.
+            err, EVQ_E_INCOMPLETE,
             "root '%s' of checkpoint '%s' is not known on this worker: add under roots: in %s the "
             "line \"%s: /DIRECTORY/HERE\"",
             work->job->root, work->job->path, config->file[0] != '\0' ? config->file : "evalq.yaml",

@@ -1,6 +1,6 @@
 /*
- * One job as the supervisor gave it to the child of a slot: the job itself, its suite, and the
- * directory in which its checkpoint is found.
+ * One job as the supervisor gave it to the child of a slot: the job, its suite, and the directory
+ * that contains its checkpoint.
  */
 #ifndef EVQ_WORKER_CHILD_CHILD_JOB_H
 #define EVQ_WORKER_CHILD_CHILD_JOB_H
@@ -14,24 +14,25 @@ struct evq_child_job {
     const char *id;
     struct evq_job *job;
     const struct evq_suite *suite;
-    const char *root_path; // Where the root is, or what was fetched.
+    const char *root_path; // The directory of the root, or of what was fetched.
     int root_fd;
-    struct evq_fetched fetched; // From another machine's memory.
+    struct evq_fetched fetched; // Weights that came from another machine's memory.
     const char **tasks_done;
     size_t task_done_count;
 };
 
 /*
- * What lies in another machine's memory is fetched, of which report hears. The names are the
- * note's, which must stay. EVQ_E_RETRY, EVQ_E_INCOMPLETE: of this machine's set-up, not of the job.
- * To be closed however it ends.
+ * Reads the job from a note. Fetches weights that lie in another machine's memory and reports the
+ * progress. The texts belong to the note, which must outlive the job. EVQ_E_RETRY,
+ * EVQ_E_INCOMPLETE: the set-up of this machine is at fault. Call evq_child_job_close() whatever the
+ * result.
  */
 enum evq_status evq_child_job_open(const struct evq_config *config, const struct evq_note *note,
                                    const struct evq_eval_report *report, struct evq_child_job *work,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_child_job_close(struct evq_child_job *work);
 
-/* Where the checkpoint lies in that directory. */
+/* The path of the checkpoint beneath root_path. */
 const char *evq_child_job_path(const struct evq_child_job *work);
 
 #endif

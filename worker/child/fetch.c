@@ -18,10 +18,10 @@
 #include "shared/redis/conn_socket.h"
 
 #define MEMORY         "/dev/shm"
-#define TICK_MS        100 // Between looks whether it is to stop.
+#define TICK_MS        100 // Time between two checks whether to stop.
 #define PAUSE_FIRST_MS 100
 #define PAUSE_MAX_MS   2000
-#define ROOM_SPARE     ((int64_t)64 << 20) // Left free in memory for others.
+#define ROOM_SPARE     ((int64_t)64 << 20) // Memory that is left free for other programs.
 
 const struct evq_fetch_limits evq_fetch_limits_default = {
     .connect_ms = 5000, .silence_ms = 20000, .busy_ms = 120000, .cuts_max = 5};
@@ -65,21 +65,21 @@ void evq_fetch_close(struct evq_fetched *fetched)
     evq_file_close(&fetched->directory_fd);
 }
 
-/* A directory of its own beneath base and in it the file, all of its room taken. */
+/* Makes a directory beneath base and in it the file, with all of its space reserved. */
 static enum evq_status file_make(const char *base, int64_t bytes, struct evq_fetched *fetched,
                                  int *ret_file, struct evq_error *err)
 {
     enum evq_status status = evq_scratch_attempt(
         base, fetched->directory, sizeof(fetched->directory), &fetched->directory_fd, err);
     if (status != EVQ_OK) {
-        fetched->directory[0] = '\0'; // Nothing of ours is there.
+        fetched->directory[0] = '\0'; // We made no directory.
         return status;
     }
     int fd = openat(fetched->directory_fd, fetched->name,
                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     const int failure = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
     if (failure != 0) {
-        evq_file_close(&fd); // Removed next.
+        evq_file_close(&fd); // The file is removed next.
         evq_fetch_close(fetched);
         return evq_error_set(err, EVQ_E_RETRY, "no room for %lld bytes in '%s': %s",
                              (long long)bytes, base, strerror(failure));
@@ -105,7 +105,7 @@ static enum evq_status place_make(const char *scratch, int64_t bytes, struct evq
 
     memory_directory(memory);
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", memory);
-    // Whatever is wrong with the memory: the scratch directory is there.
+    // If the memory cannot be used, whatever the reason, the scratch directory is used.
     if (access(MEMORY, W_OK | X_OK) == 0 && evq_scratch_open(memory, &fault) == EVQ_OK &&
         memory_has(jobs, bytes) && file_make(memory, bytes, fetched, ret_file, &fault) == EVQ_OK) {
         return EVQ_OK;
@@ -131,7 +131,7 @@ static enum evq_status progress_tell(struct transfer *transfer, struct evq_error
     return EVQ_OK;
 }
 
-/* Waits in short turns, so that a cancel is heard. EVQ_E_TIMEOUT: the deadline passed. */
+/* Waits in short steps, so that a cancel is noticed. EVQ_E_TIMEOUT: the deadline passed. */
 static enum evq_status readable_wait(struct transfer *transfer, int64_t deadline_ms,
                                      struct evq_error *err)
 {
@@ -154,7 +154,7 @@ static enum evq_status readable_wait(struct transfer *transfer, int64_t deadline
     }
 }
 
-/* At least one byte, by the deadline. EVQ_E_IO: the connection ended. */
+/* Reads at least one byte before the deadline. EVQ_E_IO: the connection ended. */
 static enum evq_status bytes_read(struct transfer *transfer, void *out, size_t bytes_max,
                                   int64_t deadline_ms, size_t *ret_bytes, struct evq_error *err)
 {
@@ -188,7 +188,7 @@ static enum evq_status take(struct transfer *transfer, const void *data, size_t 
                           "the fetched weights", &fault) != EVQ_OK) {
         return evq_error_set(err, EVQ_E_RETRY, "%s", fault.message);
     }
-    (void)XXH3_128bits_update(transfer->hash, data, bytes); // Fails for a NULL state only.
+    (void)XXH3_128bits_update(transfer->hash, data, bytes); // This fails only for a NULL state.
     transfer->at += (int64_t)bytes;
     return EVQ_OK;
 }
@@ -200,14 +200,14 @@ static enum evq_status request_send(struct transfer *transfer, struct evq_error 
 
     memcpy(request.token, transfer->job->snapshot.token, EVQ_SNAPSHOT_TOKEN_CHARS);
     const size_t bytes = evq_snapshot_request_format(&request, line);
-    // A new connection takes a line as a whole.
+    // A new connection accepts a short line at once.
     if (transfer->stream.transport->write(&transfer->stream, line, bytes) != (ssize_t)bytes) {
         return evq_error_set(err, EVQ_E_IO, "the request could not be sent");
     }
     return EVQ_OK;
 }
 
-/* The answer's line; bytes of the file that came with it are taken. */
+/* Reads the line of the answer, and the bytes of the file that came with it. */
 static enum evq_status answer_read(struct transfer *transfer, struct evq_snapshot_reply *ret_reply,
                                    struct evq_error *err)
 {
@@ -249,7 +249,8 @@ static enum evq_status body_read(struct transfer *transfer, struct evq_error *er
         if (status == EVQ_OK) {
             status = take(transfer, transfer->block, got, err);
         }
-        if (transfer->at - mark >= EVQ_FETCH_BLOCK_BYTES) { // Drop by drop is no progress.
+        // A few bytes now and then do not count as progress.
+        if (transfer->at - mark >= EVQ_FETCH_BLOCK_BYTES) {
             mark = transfer->at;
             deadline_ms = evq_clock_mono_ms() + transfer->limits->silence_ms;
         }
@@ -261,8 +262,8 @@ static enum evq_status body_read(struct transfer *transfer, struct evq_error *er
     return status;
 }
 
-/* One connection, from where the last one ended. EVQ_E_FULL: the producer is busy. EVQ_E_IO,
- * EVQ_E_TIMEOUT: cut. */
+/* Runs one connection, from where the last one ended. EVQ_E_FULL: the producer is busy. EVQ_E_IO,
+ * EVQ_E_TIMEOUT: the connection was cut. */
 static enum evq_status transfer_once(struct transfer *transfer, struct evq_error *err)
 {
     const char *place = transfer->job->snapshot.place;
@@ -404,7 +405,7 @@ enum evq_status evq_fetch_open(const struct evq_job *job, const char *scratch,
         status = evq_error_set(err, EVQ_E_NOMEM, "to fetch '%.100s'", job->path);
         goto out;
     }
-    (void)XXH3_128bits_reset(transfer.hash); // Fails for a NULL state only.
+    (void)XXH3_128bits_reset(transfer.hash); // This fails only for a NULL state.
     status = place_make(scratch, snapshot->bytes, &fetched, &transfer.file, err);
     if (status == EVQ_OK) {
         status = transfer_run(&transfer, &fetched.cuts, err);
@@ -414,10 +415,11 @@ enum evq_status evq_fetch_open(const struct evq_job *job, const char *scratch,
         fetched = (struct evq_fetched){.directory_fd = -1};
     }
 out:
-    evq_file_close(&transfer.file); // In memory, or removed again, or checked when it is read.
+    // The file is in memory, or removed again, or checked when it is read.
+    evq_file_close(&transfer.file);
     evq_fetch_close(&fetched);
     evq_conn_resolve_drop(&transfer.stream.resolve);
-    (void)XXH3_freeState(transfer.hash); // Takes NULL.
+    (void)XXH3_freeState(transfer.hash); // It accepts NULL.
     free(transfer.block);
     return status;
 }

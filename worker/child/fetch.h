@@ -1,8 +1,7 @@
 /*
- * A snapshot from the memory of its producer, which this worker does not share: over TCP into a
- * file of this machine's memory where it fits there, else of its scratch directory. No more than
- * the bytes that were announced are taken, and they are the producer's or there is no file
- * (XXH3-128). One thread.
+ * Fetches a snapshot from its producer's memory over TCP, for a worker on another host. The file is
+ * stored in this machine's memory if it fits, otherwise in the scratch directory. Exactly the
+ * announced number of bytes is accepted, and their XXH3-128 checksum must match. One thread.
  */
 #ifndef EVQ_WORKER_FETCH_H
 #define EVQ_WORKER_FETCH_H
@@ -12,9 +11,10 @@
 
 struct evq_fetch_limits {
     int64_t connect_ms;
-    int64_t silence_ms; // For an answer, and for each further block of EVQ_FETCH_BLOCK_BYTES.
-    int64_t busy_ms;    // In all, while the producer serves as many others as it may.
-    uint32_t cuts_max;  // A cut transfer goes on where it was; after so many it is given up.
+    // Time to wait for an answer, and for each further block of EVQ_FETCH_BLOCK_BYTES.
+    int64_t silence_ms;
+    int64_t busy_ms;   // Total time to wait while the producer serves as many others as it allows.
+    uint32_t cuts_max; // A cut transfer continues where it was cut, at most so often.
 };
 
 #define EVQ_FETCH_BLOCK_BYTES (1 << 20)
@@ -22,28 +22,28 @@ struct evq_fetch_limits {
 extern const struct evq_fetch_limits evq_fetch_limits_default;
 
 struct evq_fetched {
-    char directory[EVQ_SCRATCH_PATH_BYTES]; // "": none.
-    char name[256];                         // Of the file in it.
-    int directory_fd;                       // Its lock too. -1: none.
+    char directory[EVQ_SCRATCH_PATH_BYTES]; // "": nothing was fetched.
+    char name[256];                         // Name of the file in the directory.
+    int directory_fd;                       // The directory, and the lock on it; -1: none.
     uint32_t cuts;                          // Transfers that ended too early.
 };
 
 /*
- * Fetches what job->snapshot names. report (may be NULL) hears of the progress and may stop it.
- * EVQ_OK: the caller ends it with evq_fetch_close(). EVQ_E_GONE: the producer, or the snapshot,
- * is no more. EVQ_E_CHANGED: its size is another. EVQ_E_RETRY: the producer cannot be reached, is
- * too slow, busy, or cut the transfer too often; other bytes arrived; or there is no room here.
- * EVQ_E_STOPPED; EVQ_E_INVALID: the job says not enough; EVQ_E_NOMEM.
+ * Fetches what job->snapshot names. report may be NULL; it hears of the progress and can stop the
+ * transfer. EVQ_OK: the caller calls evq_fetch_close(). EVQ_E_GONE: the producer or the snapshot no
+ * longer exists. EVQ_E_CHANGED: the size is different. EVQ_E_RETRY: the producer cannot be reached,
+ * is too slow, is busy, or cut the transfer too often; the checksum is wrong; or this machine has
+ * no space. EVQ_E_STOPPED; EVQ_E_INVALID: the job lacks a field; EVQ_E_NOMEM.
  */
 enum evq_status evq_fetch_open(const struct evq_job *job, const char *scratch,
                                const struct evq_fetch_limits *limits,
                                const struct evq_eval_report *report,
                                struct evq_fetched *ret_fetched,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-/* Removes it. Also of one that was never opened: {.directory_fd = -1}. */
+/* Removes the file. Also accepts {.directory_fd = -1}, which was never opened. */
 void evq_fetch_close(struct evq_fetched *fetched);
 
-/* Removes what killed workers of this user left in memory. */
+/* Removes files that killed workers of this user left in memory. */
 void evq_fetch_prune(void);
 
 #endif

@@ -8,7 +8,7 @@
 
 #define SUMS_MAX 256
 
-/* The record of one task in one part; *ret_result NULL: it is not there. */
+/* Finds the record of one task in one part; *ret_result NULL: the part has none. */
 static enum evq_status part_find(const uint8_t *data, size_t bytes, const char *task,
                                  struct evq_result **ret_result, struct evq_error *err)
 {
@@ -38,7 +38,7 @@ static enum evq_status part_find(const uint8_t *data, size_t bytes, const char *
     return EVQ_OK;
 }
 
-/* sums: the array behind into->sums. Names not met before are appended. */
+/* Adds sums by name. `sums` is the array behind into->sums; new names are appended. */
 static enum evq_status sums_add(struct evq_result *into, struct evq_sum *sums,
                                 const struct evq_result *from, struct evq_error *err)
 {
@@ -75,7 +75,8 @@ static enum evq_status sums_add(struct evq_result *into, struct evq_sum *sums,
 static void timing_add(struct evq_timing *into, const struct evq_timing *add)
 {
     into->load_us =
-        add->load_us > into->load_us ? add->load_us : into->load_us; // They load side by side.
+        // Shards load at the same time, so the longest load counts.
+        add->load_us > into->load_us ? add->load_us : into->load_us;
     into->compute_us += add->compute_us;
     into->bytes += add->bytes;
     into->samples += add->samples;

@@ -1,6 +1,6 @@
 /*
- * The parts of a sharded job added up: sums in shard order, metrics formed once, by the code that
- * forms them unsharded.
+ * Merges the parts of a sharded job. Sums are added in shard order, and metrics are formed once, by
+ * the same code as without shards.
  */
 #ifndef EVQ_WORKER_MERGE_H
 #define EVQ_WORKER_MERGE_H
@@ -9,15 +9,15 @@
 #include "worker/evaluators/result_files.h"
 
 /*
- * Fetches all parts of a job whose shards are complete and merges them into one result per task, in
- * the order of the suite. EVQ_E_CHANGED: the shards saw different weights or data. EVQ_E_CORRUPT: a
- * part is malformed or lacks a task. Errors of evq_queue_shard_parts().
+ * Fetches all parts of a job whose shards are complete, and merges them into one result per task,
+ * in the order of the suite. EVQ_E_CHANGED: the shards saw different weights or data.
+ * EVQ_E_CORRUPT: a part is malformed or lacks a task. Also the errors of evq_queue_shard_parts().
  */
 enum evq_status evq_merge_run(struct evq_queue *queue, const char *id, const char *token,
                               const struct evq_suite *suite, struct evq_results *ret_results,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same from parts at hand: part_count byte strings in shard order. */
+/* The same for parts that the caller already has: part_count byte strings in shard order. */
 enum evq_status evq_merge_parts(const struct evq_suite *suite, const uint8_t *const *parts,
                                 const size_t *part_bytes, size_t part_count,
                                 struct evq_results *ret_results,

@@ -15,14 +15,15 @@
 #include "shared/queue/codec.h"
 #include "worker/evaluators/placement.h"
 
-#define STEP_BYTES       ((uint64_t)1 << 20) // Between two looks at what lies there already.
-#define IO_CLASS_IDLE    3                   // Of ioprio_set(2), for which libc has no words.
+// Bytes between two checks of what the page cache already holds.
+#define STEP_BYTES       ((uint64_t)1 << 20)
+#define IO_CLASS_IDLE    3 // ioprio_set(2) uses these numbers; libc has no names for them.
 #define IO_CLASS_SHIFT   13
 #define IO_WHO_PROCESS   1
 #define NICE_MOST        19
-#define AVAILABLE_SHARES 4 // Of the memory that is available, one may fill with what is read.
+#define AVAILABLE_SHARES 4 // One of so many parts of the available memory may be filled.
 
-struct span { // Bytes of a file that a load reads.
+struct span { // A range of bytes in a file that a load reads.
     int32_t file;
     uint64_t begin, end;
 };
@@ -32,15 +33,16 @@ struct spans {
     size_t count, capacity;
 };
 
-/* Behind all who compute and read. Where it is not allowed, it is only less polite. */
+/* Lowers the priority of this process below all others. If that is not allowed, it is merely less
+ * polite. */
 static void process_yield(void)
 {
     (void)setpriority(PRIO_PROCESS, 0, NICE_MOST);
     (void)syscall(SYS_ioprio_set, IO_WHO_PROCESS, 0, IO_CLASS_IDLE << IO_CLASS_SHIFT);
 }
 
-/* What may be read: worker.read_ahead_bytes, and never more than a share of the memory that is
- * available; 0 where that is not told. */
+/* Bytes that may be read: worker.read_ahead_bytes, but at most a share of the available memory; 0
+ * if the available memory is not known. */
 static uint64_t bytes_allowed(const struct evq_config *config)
 {
     unsigned long long available_kib = 0;
@@ -51,7 +53,7 @@ static uint64_t bytes_allowed(const struct evq_config *config)
         (void)sscanf(line, "MemAvailable: %llu kB", &available_kib);
     }
     if (file != NULL) {
-        (void)fclose(file); // Opened for reading: a failed close loses nothing.
+        (void)fclose(file); // It was opened for reading, so a failed close loses nothing.
     }
     const uint64_t share = (uint64_t)available_kib / AVAILABLE_SHARES << 10;
     const uint64_t most = (uint64_t)config->worker.read_ahead_bytes;
@@ -106,7 +108,8 @@ static int span_compare(const void *left, const void *right)
     return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-/* In the files' order, none overlapping another: tensors may be views of one storage. */
+/* Sorts the ranges by file and position and joins overlaps, because tensors may be views of one
+ * storage. */
 static void spans_order(struct spans *spans)
 {
     size_t used = 0;
@@ -127,7 +130,8 @@ static void spans_order(struct spans *spans)
     spans->count = used + 1;
 }
 
-/* The tensors alone for the native evaluator; a program opens the files as it likes. */
+/* Collects the tensors for the native evaluator, and whole files for a program, which may read
+ * anything. */
 static bool spans_make(const struct evq_checkpoint *checkpoint, bool native, struct spans *spans)
 {
     bool good = true;
@@ -144,8 +148,8 @@ static bool spans_make(const struct evq_checkpoint *checkpoint, bool native, str
 
 /* ---- reading ---- */
 
-/* Whether a page lies in the page cache; false where the kernel cannot tell: reading it then costs
- * a copy. */
+/* Whether a page is in the page cache. False if the kernel cannot tell; reading it then costs one
+ * copy. */
 static bool lies_there(int fd, uint64_t offset)
 {
     char byte;
@@ -155,8 +159,9 @@ static bool lies_there(int fd, uint64_t offset)
 }
 
 /*
- * Read, not advised: POSIX_FADV_WILLNEED takes no more than one read-ahead window of the device a
- * call, and goes on after us. pread() is paced by the disk, and ends with this process.
+ * Reads the range. POSIX_FADV_WILLNEED would read at most one read-ahead window of the device per
+ * call, and would go on after this process. pread() keeps pace with the disk and ends with this
+ * process.
  */
 static enum evq_status span_read(const struct evq_checkpoint *checkpoint, const struct span *span,
                                  void *buffer, struct evq_error *err)
@@ -194,8 +199,8 @@ static enum evq_status spans_read(const struct evq_checkpoint *checkpoint,
     for (size_t i = 0; i < spans->count; i++) {
         bytes += spans->items[i].end - spans->items[i].begin;
     }
-    if (bytes > bytes_max) { // A part would not help: a load reads past a page cache that lacks
-                             // half of it.
+    // Half of a checkpoint would not help: a load bypasses a page cache that lacks the other half.
+    if (bytes > bytes_max) {
         return evq_error_set(err, EVQ_E_LIMIT, "%llu bytes, allowed %llu",
                              (unsigned long long)bytes, (unsigned long long)bytes_max);
     }
@@ -225,7 +230,8 @@ static enum evq_status job_read(struct evq_job **ret_job, struct evq_error *err)
     return evq_codec_job_decode(record, bytes, ret_job, err);
 }
 
-/* As the evaluator will open it; an adapter whose base lies beneath another root is not found. */
+/* Opens the checkpoint as the evaluator will. The base of an adapter is found only beneath the same
+ * root. */
 static enum evq_status checkpoint_open(const struct evq_job *job, const struct evq_suite *suite,
                                        bool native, int root_fd,
                                        struct evq_checkpoint **ret_checkpoint,
@@ -262,7 +268,7 @@ static enum evq_status job_prefetch(const struct evq_config *config, const struc
         return evq_error_set(err, EVQ_E_IO, "open '%s': %s", root->path, strerror(errno));
     }
     enum evq_status status = checkpoint_open(job, suite, native, root_fd, &checkpoint, err);
-    (void)close(root_fd); // A directory: nothing to lose.
+    (void)close(root_fd); // It is a directory, so a failed close loses nothing.
     if (status == EVQ_OK && !spans_make(checkpoint, native, &spans)) {
         status = evq_error_set(err, EVQ_E_NOMEM, "the list of what is to be read");
     }

@@ -1,6 +1,6 @@
 /*
- * Who hears how far something long has come. Told often enough that a worker that is busy does not
- * pass for one that hangs, and rarely enough to cost nothing.
+ * A listener for the progress of a long operation. It is called often enough that a busy worker is
+ * not taken for a hanging one, and rarely enough to cost nothing.
  */
 #ifndef EVQ_WORKER_PROGRESS_H
 #define EVQ_WORKER_PROGRESS_H
@@ -10,7 +10,7 @@
 #include "shared/base/error.h"
 
 struct evq_progress {
-    /* done of total, in bytes. EVQ_E_STOPPED: give up, with that status. */
+    /* done of total, in bytes. If it returns EVQ_E_STOPPED, the operation ends with that status. */
     enum evq_status (*tell)(void *context, int64_t done, int64_t total);
     void *context;
 };

@@ -17,17 +17,18 @@
 struct evq_runner {
     struct evq_runner_config config;
     struct evq_native *native;
-    // By number of the evaluator in the configuration; NULL: not started yet.
+    // By the number of the evaluator in the configuration; NULL: not started yet.
     struct evq_persistent **persistents;
 };
 
-/* What one evaluation adds to the report on its way out. */
+/* Passes reports on and adds what the evaluator does not know. */
 struct relay {
     const struct evq_eval_report *report;
     const struct evq_eval_request *request;
     bool native;
-    const char *fingerprint;               // Before the evaluation, like the files.
-    const struct evq_file_list *inventory; // Of the checkpoint's files; not for native evaluations.
+    const char *fingerprint; // Fingerprint before the evaluation, like inventory.
+    // All files of the checkpoint; not used for native evaluations.
+    const struct evq_file_list *inventory;
 };
 
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
@@ -98,7 +99,7 @@ enum evq_status evq_runner_suite_check(const struct evq_config *config,
     return EVQ_OK;
 }
 
-/* "GPU-a,GPU-b" are two. */
+/* Counts the ids in a list such as "GPU-a,GPU-b". */
 static int32_t gpu_count(const char *devices)
 {
     int32_t count = devices[0] != '\0';
@@ -184,8 +185,8 @@ void evq_runner_prefetch(struct evq_runner *runner, const struct evq_suite *suit
     evq_job_free(job);
 }
 
-/* The fingerprint of what is evaluated. A program may read what evalq cannot: then all files count.
- */
+/* Takes the fingerprint of what is evaluated. A program may read any file, so for a program all
+ * files count. */
 static enum evq_status fingerprint_take(const struct evq_eval_request *request, bool native,
                                         char out[33], struct evq_error *err)
 {
@@ -212,17 +213,17 @@ static enum evq_status changed_error(const struct evq_eval_request *request, con
     return evq_error_set(err, EVQ_E_CHANGED, "checkpoint '%s' %s", request->path, when);
 }
 
-/* This machine ran out of memory or file descriptors, say. That tells nothing about the checkpoint.
- */
+/* Whether this machine could not check, for example because memory or file descriptors ran out.
+ * That says nothing about the checkpoint. */
 static bool could_not_look(enum evq_status status)
 {
     return status == EVQ_E_NOMEM || status == EVQ_E_IO;
 }
 
 /*
- * Whether the checkpoint is still the one that the evaluation began with. evalq does not see what a
- * program reads, so every file must be there as it was. EVQ_E_GONE, EVQ_E_CHANGED: it is not.
- * EVQ_E_NOMEM, EVQ_E_IO: it is not known, so the attempt fails and publishes nothing.
+ * Checks that the checkpoint is still the one that the evaluation began with. evalq does not see
+ * what a program reads, so every file must be unchanged. EVQ_E_GONE, EVQ_E_CHANGED: it is not the
+ * same. EVQ_E_NOMEM, EVQ_E_IO: that is not known, so the attempt fails and publishes nothing.
  */
 static enum evq_status check_unchanged(const struct relay *relay, struct evq_error *err)
 {
@@ -265,7 +266,8 @@ static enum evq_status relay_task(void *context, const struct evq_result *result
         copy.weights_digest = relay->fingerprint;
     }
     if ((copy.job == NULL || copy.job[0] == '\0') && relay->request->job != NULL) {
-        evq_job_id(relay->request->job, id); // No record goes without; the supervisor knows more.
+        // A record without these names is not valid. The supervisor adds the rest.
+        evq_job_id(relay->request->job, id);
         copy.job = id;
     }
     return relay->report->task(relay->report->context, &copy, err);
@@ -300,8 +302,8 @@ static enum evq_status native_eval(struct evq_runner *runner,
     return status == EVQ_OK ? evq_native_eval(runner->native, request, report, err) : status;
 }
 
-/* A program may have failed because its checkpoint was removed or rewritten: then that is the
- * reason. */
+/* If the checkpoint was removed or rewritten while a program failed, that is the reason to report.
+ */
 static enum evq_status program_reason(const struct relay *relay, enum evq_status status,
                                       struct evq_error *err)
 {
@@ -361,8 +363,8 @@ static enum evq_status prepared_eval(struct evq_runner *runner,
     return status;
 }
 
-/* Every task was published by earlier attempts, and only the last word was lost: nothing is left to
- * evaluate. What a task with `source: "*"` stands for nobody knows before it has run. */
+/* Whether every task was published by earlier attempts, so that only the end of the job was lost.
+ * The tasks behind `source: "*"` are not known before a run, so such a suite runs again. */
 static bool all_tasks_done(const struct evq_eval_request *request)
 {
     for (size_t i = 0; i < request->suite->task_count; i++) {
@@ -415,7 +417,8 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
                                 const struct evq_eval_report *report, struct evq_failure *failure,
                                 struct evq_error *err)
 {
-    // What a command prepares is what evalq's own tasks read: the checkpoint itself they need not.
+    // A suite with a prepare command is treated like a program, because the command may read any
+    // file of the checkpoint.
     const bool native = suite_is_native(request->suite) && request->suite->prepare[0] == '\0';
     struct evq_file_list inventory = {0};
     struct relay relay = {
@@ -427,7 +430,7 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
         return EVQ_OK;
     }
     if (status == EVQ_OK && !native) {
-        // Also refuses what a program must not be led to: links that leave the root, devices.
+        // This also refuses what a program must not follow: links that leave the root, and devices.
         status = evq_file_list_scan(request->root_fd, request->path, &inventory, err);
     }
     if (status == EVQ_OK) {

@@ -1,7 +1,7 @@
 /*
- * Runs one evaluation after another on one slot's devices, whatever the suite's evaluator, and
- * keeps warm what can be kept: the native engine, persistent programs. Used by the child of a slot
- * and by `evalq-worker eval`. One thread.
+ * Runs evaluations one after another on the devices of one slot, for every kind of evaluator. Keeps
+ * the native engine and persistent programs warm. Used by the child of a slot and by `evalq-worker
+ * eval`. One thread.
  */
 #ifndef EVQ_WORKER_RUNNER_H
 #define EVQ_WORKER_RUNNER_H
@@ -12,7 +12,7 @@
 struct evq_runner;
 
 struct evq_runner_config {
-    const struct evq_config *config; // Outlives the runner.
+    const struct evq_config *config; // It must outlive the runner.
     const char *devices;             // CUDA_VISIBLE_DEVICES of this slot; "": the CPU.
     int32_t threads;                 // CPU threads; 0: all.
 };
@@ -20,38 +20,40 @@ struct evq_runner_config {
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
                                 struct evq_runner **ret_runner,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Accepts NULL. Ends persistent programs. False: as evq_native_close(). */
+/* Accepts NULL. Ends persistent programs. Returns false in the same case as evq_native_close(). */
 bool evq_runner_close(struct evq_runner *runner);
 
-/* Opens the native engine ahead of the first job. ret_note: what people should know ("no GPU:
- * ..."), "" nothing. */
+/* Opens the native engine before the first job. ret_note: something that users should know ("no
+ * GPU: ..."), or "". */
 enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Starts the persistent evaluators of all suites that can run here, and waits until they are ready.
- * ret_note: why one is not, "": all are. The first job of that one tries again. EVQ_E_STOPPED. */
+/* Starts the persistent evaluators of all suites that can run here and waits until they are ready.
+ * ret_note: why one is not ready, or "". The first job of that evaluator tries again.
+ * EVQ_E_STOPPED. */
 enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
                                  char *ret_note, size_t note_bytes,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The job that may come next: where evalq's own evaluator can, it loads its weights beside the
- * present ones. Takes job over; root_path, the directory of its root, is the configuration's. Waits
- * for no file. */
+/* Announces the job that may come next. The native evaluator loads its weights beside the present
+ * ones if the device can hold both. Takes over job; root_path belongs to the configuration. Does
+ * not wait for any file. */
 void evq_runner_prefetch(struct evq_runner *runner, const struct evq_suite *suite,
                          struct evq_job *job, const char *root_path);
 
 /*
- * Checks that the checkpoint is there, complete and the one that was submitted, prepares it where
- * the suite says so, and runs the suite's evaluator. request->prepared is filled in by the runner.
- * id names the log. Statuses as the evaluators'; EVQ_E_GONE, EVQ_E_CHANGED, EVQ_E_INCOMPLETE.
+ * Checks that the checkpoint exists, is complete and is the one that was submitted, runs the
+ * suite's prepare command if it has one, and runs its evaluator. The runner fills in
+ * request->prepared. id names the log. Returns the statuses of the evaluators, and EVQ_E_GONE,
+ * EVQ_E_CHANGED, EVQ_E_INCOMPLETE.
  */
 enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
                                 const struct evq_eval_request *request,
                                 const struct evq_eval_report *report, struct evq_failure *failure,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_INVALID, with a sentence, when a suite cannot be served as it is configured (evaluator
- * unknown, not shardable). */
+/* EVQ_E_INVALID with a message if a suite cannot be served as it is configured (unknown evaluator,
+ * not shardable). */
 enum evq_status evq_runner_suite_check(const struct evq_config *config,
                                        const struct evq_suite *suite,
                                        struct evq_error *err) EVQ_CHECK_RESULT;

@@ -15,12 +15,12 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-#define TRIES_MAX        16 // Of making a directory that no sweeper takes away at once.
-#define CLOSED_DEPTH_MAX 8  // Of folders within each other that nobody may look into.
+#define TRIES_MAX        16 // Tries to make a directory, because a sweeper may remove each at once.
+#define CLOSED_DEPTH_MAX 8  // Depth of nested folders without permissions that are removed.
 #define DESCRIPTORS_MIN  16
 #define ROOM_BYTES_MIN   65536
 
-/* Made with 0700 where it is new; refused where it is somebody else's. */
+/* Makes the directory with mode 0700, and refuses one that belongs to another user. */
 static enum evq_status directory_make(const char *path, struct evq_error *err)
 {
     struct stat info;
@@ -88,14 +88,15 @@ static void logs_prune(const char *logs)
     if (count > EVQ_SCRATCH_LOGS_KEPT) {
         qsort(ages, count, sizeof(*ages), log_age_compare);
         for (size_t i = 0; i < count - EVQ_SCRATCH_LOGS_KEPT; i++) {
-            (void)unlinkat(dirfd(dir), ages[i].name, 0); // Another worker may have pruned it.
+            // Another worker may have removed it already.
+            (void)unlinkat(dirfd(dir), ages[i].name, 0);
         }
     }
     free(ages);
     (void)closedir(dir);
 }
 
-/* What killed processes left behind. A living one holds the lock of its directory. */
+/* Removes what killed processes left behind. A living process holds the lock of its directory. */
 static void attempts_prune(const char *jobs)
 {
     char path[EVQ_SCRATCH_PATH_BYTES + 257];
@@ -132,7 +133,7 @@ static enum evq_status directories_make(const char *scratch, struct evq_error *e
     static const char *const names[] = {"logs", "jobs", "prepared"};
     char path[EVQ_SCRATCH_PATH_BYTES];
 
-    // First itself: whoever owns it could put other things in the place of what lies in it.
+    // scratch itself is checked first, because its owner could replace everything in it.
     enum evq_status status = directory_make(scratch, err);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == EVQ_OK; i++) {
         if ((size_t)snprintf(path, sizeof(path), "%s/%s", scratch, names[i]) >= sizeof(path)) {
@@ -153,7 +154,7 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
     return status;
 }
 
-/* A few at once, as an attempt wants. */
+/* Whether a few file descriptors can be opened, as many as an attempt needs. */
 static bool descriptors_left(void)
 {
     int fds[DESCRIPTORS_MIN];
@@ -164,7 +165,7 @@ static bool descriptors_left(void)
     }
     const int open_errno = errno;
     for (int i = 0; i < count; i++) {
-        (void)close(fds[i]); // Opened for reading.
+        (void)close(fds[i]); // They were opened for reading.
     }
     errno = open_errno;
     return count == DESCRIPTORS_MIN;
@@ -178,7 +179,7 @@ enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err)
         return evq_error_set(err, EVQ_E_FULL, "no file can be opened: %s", strerror(errno));
     }
     if (statvfs(scratch, &room) != 0) {
-        return EVQ_OK; // Not known: the attempt's own failure stands.
+        return EVQ_OK; // The cause is not known, so the attempt's own failure is reported.
     }
     if ((room.f_flag & ST_RDONLY) != 0) {
         return evq_error_set(err, EVQ_E_FULL, "worker.scratch '%s' is read-only", scratch);
@@ -198,7 +199,7 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
     for (int i = 0; i < TRIES_MAX; i++) {
         (void)snprintf(ret_path, path_bytes, "%s/jobs/XXXXXX", scratch);
         const bool made = mkdtemp(ret_path) != NULL;
-        if (!made && errno == ENOENT && i == 0) { // Cleaners of /tmp take what is old.
+        if (!made && errno == ENOENT && i == 0) { // Cleaners of /tmp remove old directories.
             const enum evq_status status = directories_make(scratch, err);
             if (status != EVQ_OK) {
                 return status;
@@ -209,7 +210,7 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
             return evq_error_set(err, EVQ_E_IO, "create '%s': %s", ret_path, strerror(errno));
         }
         int fd = open(ret_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        // Where the file system knows no locks, sweepers get none either, and leave it alone.
+        // If the file system has no locks, sweepers get none either and remove nothing.
         if (fd >= 0 && ((void)flock(fd, LOCK_EX), fstat(fd, &info) == 0) && info.st_nlink > 0) {
             *ret_lock_fd = fd;
             return EVQ_OK;
@@ -219,7 +220,7 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
             evq_scratch_remove(ret_path);
             return evq_error_set(err, EVQ_E_IO, "open '%s': %s", ret_path, strerror(error));
         }
-        evq_file_close(&fd); // A sweeper was quicker than our lock.
+        evq_file_close(&fd); // A sweeper removed it before we had the lock.
     }
     return evq_error_set(err, EVQ_E_IO, "'%s' was removed %d times", ret_path, TRIES_MAX);
 }
@@ -235,7 +236,8 @@ bool evq_scratch_renew(const char *scratch, char *path, size_t path_bytes, int l
     char next[EVQ_SCRATCH_PATH_BYTES];
     struct stat info;
 
-    // First the name: what the attempt left running must not write there between the two.
+    // The directory is renamed first. A process that the attempt left running could otherwise write
+    // into it after it was emptied.
     (void)snprintf(next, sizeof(next), "%s/jobs/%016llx", scratch,
                    (unsigned long long)evq_clock_random());
     if (renameat2(AT_FDCWD, path, AT_FDCWD, next, RENAME_NOREPLACE) != 0) {
@@ -249,7 +251,7 @@ bool evq_scratch_renew(const char *scratch, char *path, size_t path_bytes, int l
 static int entry_remove(const char *path, const struct stat *info, int kind, struct FTW *walk)
 {
     (void)info, (void)kind, (void)walk;
-    (void)remove(path); // The next one is tried all the same.
+    (void)remove(path); // The next path is tried in any case.
     return 0;
 }
 
@@ -257,7 +259,7 @@ static int folder_open(const char *path, const struct stat *info, int kind, stru
 {
     (void)info, (void)walk;
     if (kind == FTW_D || kind == FTW_DNR) {
-        (void)chmod(path, 0700); // Where that fails, what lies in it stays.
+        (void)chmod(path, 0700); // If this fails, its content stays.
     }
     return 0;
 }
@@ -267,8 +269,8 @@ void evq_scratch_remove(const char *path)
     struct stat info;
 
     (void)nftw(path, entry_remove, 16, FTW_DEPTH | FTW_PHYS);
-    // Of read-only folders, such as copies of those of a read-only file system, nothing goes. What
-    // lies in one that could not even be read shows with the next walk.
+    // Nothing can be removed from a read-only folder, such as a copy from a read-only file system,
+    // so its mode is changed first. Folders that could not be read before show up in the next pass.
     for (int i = 0; i < CLOSED_DEPTH_MAX && lstat(path, &info) == 0; i++) {
         (void)nftw(path, folder_open, 16, FTW_PHYS);
         (void)nftw(path, entry_remove, 16, FTW_DEPTH | FTW_PHYS);

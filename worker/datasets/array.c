@@ -9,7 +9,7 @@
 enum evq_status evq_array_open(const char *path, int *ret_fd, struct stat *ret_info,
                                struct evq_error *err)
 {
-    // Without O_NONBLOCK a named pipe would hang the slot.
+    // Without O_NONBLOCK, a named pipe would hang the slot.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
     if (fd < 0) {
@@ -17,7 +17,7 @@ enum evq_status evq_array_open(const char *path, int *ret_fd, struct stat *ret_i
                              "open data set '%s': %s", path, strerror(errno));
     }
     if (fstat(fd, ret_info) != 0 || !S_ISREG(ret_info->st_mode)) {
-        (void)close(fd); // Opened for reading: nothing to lose.
+        (void)close(fd); // It was opened for reading, so a failed close loses nothing.
         return evq_error_set(err, EVQ_E_INVALID, "data set '%s' is no regular file", path);
     }
     *ret_fd = fd;

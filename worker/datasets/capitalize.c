@@ -4,7 +4,7 @@
 #define SMALL_SIGMA   0x3c3u
 #define FINAL_SIGMA   0x3c2u
 
-struct case_range { // Every step-th from first to last becomes itself and delta.
+struct case_range { // Every step-th character from first to last becomes itself plus delta.
     uint32_t first, last;
     uint32_t step;
     int32_t delta;
@@ -12,8 +12,8 @@ struct case_range { // Every step-th from first to last becomes itself and delta
 
 struct case_long {
     uint32_t from;
-    uint32_t title; // 1: in a title; 0: small.
-    uint32_t to[3]; // Ended by 0.
+    uint32_t title; // 1: title case; 0: lower case.
+    uint32_t to[3]; // Ends with 0.
 };
 
 struct case_span {
@@ -24,8 +24,7 @@ struct case_span {
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-/* The character at text and its bytes; a byte that is no UTF-8: *ret_bytes is 1 and it has no
- * case. */
+/* Decodes the character at text. A byte that is not UTF-8 gives *ret_bytes 1 and has no case. */
 static uint32_t character(const char *text, size_t bytes, size_t *ret_bytes)
 {
     static const unsigned char masks[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
@@ -88,8 +87,7 @@ static bool is_cased(uint32_t code)
     return within(cased_spans, COUNT(cased_spans), code);
 }
 
-/* Whether a letter that has a case stands right before `at`, signs like the apostrophe left aside.
- */
+/* Whether a cased letter is right before `at`, ignoring signs such as the apostrophe. */
 static bool cased_before(const char *text, size_t at)
 {
     while (at > 0) {
@@ -120,7 +118,8 @@ static bool cased_behind(const char *text, size_t bytes)
 
 static uint32_t moved(const struct case_range *ranges, size_t count, uint32_t code)
 {
-    for (size_t i = 0; i < count && ranges[i].first <= code; i++) { // Rarely beyond ASCII.
+    // This rarely goes beyond ASCII.
+    for (size_t i = 0; i < count && ranges[i].first <= code; i++) {
         if (code <= ranges[i].last && (code - ranges[i].first) % ranges[i].step == 0) {
             return (uint32_t)((int64_t)code + ranges[i].delta);
         }
@@ -152,7 +151,7 @@ void evq_capitalize(const char *text, size_t bytes, struct evq_buffer *out)
             const bool large = code >= 'A' && code <= 'Z';
             append(out, title && small ? code - 32 : !title && large ? code + 32 : code);
         } else if (step == 1) {
-            evq_buffer_append(out, text + at, 1); // No UTF-8.
+            evq_buffer_append(out, text + at, 1); // The byte is not UTF-8.
         } else if (code == CAPITAL_SIGMA && !title) {
             const bool ends =
                 cased_before(text, at) && !cased_behind(text + at + step, bytes - at - step);

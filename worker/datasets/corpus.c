@@ -18,7 +18,7 @@ static const char *const item_keys[] = {
     "format", "text",    "tokenizer",   "prefix", "limit", "labels",           "template",
     "target", "choices", "label_names", "label",  "clean", "target_delimiter", NULL};
 
-/* An entry of the list of choices: "choices.0". */
+/* Whether the key is an entry of the list of choices: "choices.0". */
 static bool is_choice(const char *key)
 {
     return strncmp(key, "choices.", 8) == 0 && isdigit((unsigned char)key[8]);
@@ -108,7 +108,7 @@ static const char *resolve(struct evq_arena *arena, const char *directory, const
                : evq_arena_printf(arena, "%s/%s", directory, path);
 }
 
-/* All that decides what is read, as one text. */
+/* Makes one text of everything that decides what is read. */
 static const char *make_key(struct evq_arena *arena, const struct evq_corpus_source *source)
 {
     struct evq_buffer text;
@@ -129,7 +129,7 @@ static const char *make_key(struct evq_arena *arena, const struct evq_corpus_sou
 static void note_file(const char *path, struct stat *info)
 {
     if (path[0] == '\0' || stat(path, info) != 0) {
-        memset(info, 0, sizeof(*info)); // Reading it says why, in a sentence.
+        memset(info, 0, sizeof(*info)); // Reading the file later reports why.
     }
 }
 
@@ -142,7 +142,7 @@ static enum evq_status make_digest(struct evq_corpus *corpus, struct evq_error *
     if (state == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "digest of '%s'", corpus->name);
     }
-    (void)XXH3_128bits_reset(state); // Fails for a NULL state only; so do the updates.
+    (void)XXH3_128bits_reset(state); // This fails only for a NULL state, and so do the updates.
     (void)XXH3_128bits_update(state, &corpus->prefix, sizeof(corpus->prefix));
     (void)XXH3_128bits_update(state, corpus->tokens.ids,
                               corpus->tokens.count * sizeof(*corpus->tokens.ids));

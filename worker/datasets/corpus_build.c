@@ -18,14 +18,14 @@ enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out, struct
     return status;
 }
 
-/* Told of a text as it is encoded, tells of the file. */
+/* Converts the progress within a text into the progress within the file. */
 static enum evq_status tell_text(void *context, int64_t done, int64_t total)
 {
     struct evq_corpus_build *build = context;
     const struct evq_progress *progress = build->source->progress;
     const int64_t at = build->file_done + done;
 
-    (void)total; // Of the text: the file's is told.
+    (void)total; // It is the size of the text; the size of the file is reported.
     return progress->tell(progress->context, at < build->file_bytes ? at : build->file_bytes,
                           build->file_bytes);
 }
@@ -48,7 +48,7 @@ enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes)
     return tell_text(build, 0, 0);
 }
 
-/* Room for one more in an array that grows by doubling. */
+/* Makes room for one more item in an array that grows by doubling. */
 static bool grow(void **items, size_t count, size_t *room, size_t item_bytes, size_t most)
 {
     if (count < *room) {
@@ -91,7 +91,7 @@ enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct ev
     return EVQ_OK;
 }
 
-/* lm-evaluation-harness puts no template around a text that begins with the prefix itself. */
+/* lm-evaluation-harness adds no template around a text that begins with the prefix. */
 static bool begins_itself(const struct evq_corpus_build *build, const char *text, size_t bytes)
 {
     return evq_tokenizer_begins(build->source->tokenizer, build->corpus->prefix, text, bytes);
@@ -135,7 +135,7 @@ static enum evq_status append_tokens(struct evq_corpus *corpus, const int32_t *i
     return EVQ_OK;
 }
 
-/* A continuation without context follows the prefix, unless it begins with it. */
+/* Adds a continuation without context after the prefix, unless it begins with the prefix. */
 static enum evq_status add_after_prefix(struct evq_corpus_build *build, const char *continuation,
                                         size_t bytes, struct evq_error *err)
 {
@@ -157,7 +157,8 @@ static enum evq_status add_after_prefix(struct evq_corpus_build *build, const ch
     return status == EVQ_OK ? append_tokens(corpus, found->ids, found->count, err) : status;
 }
 
-/* Appends the context's own tokens, then those of both as one beyond their number. */
+/* Appends the tokens of the context, and then those tokens of the joined text that are beyond them.
+ */
 static enum evq_status add_after_context(struct evq_corpus_build *build, const char *context,
                                          size_t context_bytes, const char *continuation,
                                          size_t bytes, size_t *ret_context, struct evq_error *err)

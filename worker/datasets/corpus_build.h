@@ -1,5 +1,5 @@
 /*
- * What the readers of text, items and tokens have in common while a corpus grows. One thread.
+ * What the readers of text, prompt items and tokens share while a corpus grows. One thread.
  */
 #ifndef EVQ_WORKER_CORPUS_BUILD_H
 #define EVQ_WORKER_CORPUS_BUILD_H
@@ -11,68 +11,70 @@ struct evq_corpus_build {
     struct evq_corpus *corpus;
     const struct evq_corpus_source *source;
     struct evq_tokenizer_scratch *scratch;
-    struct evq_tokens context; // Of the pair at work.
+    struct evq_tokens context; // Context tokens of the present pair.
     struct evq_buffer joined;
-    int64_t limit;            // Documents or items.
-    struct evq_progress text; // Hears of the text that is encoded.
-    int64_t file_bytes;       // Of the file,
-    int64_t file_done;        // of these before the text that is encoded,
-    int64_t file_told;        // and of these told.
+    int64_t limit;            // Most documents or items.
+    struct evq_progress text; // Progress within the text that is encoded.
+    int64_t file_bytes;       // Bytes of the file,
+    int64_t file_done;        // bytes before the text that is encoded,
+    int64_t file_told;        // and bytes that were reported.
 };
 
-/* An option of `data`; fallback may be NULL. */
+/* Reads an option of `data`; fallback may be NULL. */
 const char *evq_corpus_option(const struct evq_task_config *task, const char *key,
                               const char *fallback);
 
-/* From now on whoever listens to the source hears of what build->scratch encodes. */
+/* From now on, encoding with build->scratch reports its progress to the listener of the source. */
 void evq_corpus_watch(struct evq_corpus_build *build);
 
-/* Says how many bytes of the file are left when a document or item begins. EVQ_E_STOPPED. */
+/* Reports how many bytes of the file are left when a document or item begins. EVQ_E_STOPPED. */
 enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes) EVQ_CHECK_RESULT;
 
-/* Appends a document; words and bytes are counted of `original`. */
+/* Appends a document. Words and bytes are counted in `original`. */
 enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const char *text,
                                         size_t bytes, const char *original, size_t original_bytes,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Appends a context with what follows it, divided into tokens as lm-evaluation-harness divides it:
- * whitespace at the end of the context moves to the continuation; both are encoded as one, and what
- * is beyond the length of the context's own tokens is the continuation. `counted` is what its
- * characters, words and bytes are taken of. EVQ_E_INVALID: nothing is left to score.
+ * Appends a context and its continuation, tokenized as in lm-evaluation-harness: whitespace at the
+ * end of the context moves to the continuation, both are encoded together, and the tokens beyond
+ * the length of the context's own tokens are the continuation. Characters, words and bytes are
+ * counted in `counted`. EVQ_E_INVALID: nothing is left to score.
  */
 enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *context,
                                     size_t context_bytes, const char *continuation,
                                     size_t continuation_bytes, const char *counted,
                                     size_t counted_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Closes a passage over the tokens from passage.first on; counted NULL: there is no text.
+/* Closes a passage of the tokens from passage.first on. counted NULL: there is no text.
  * EVQ_E_LIMIT, EVQ_E_NOMEM. */
 enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct evq_passage passage,
                                        const char *counted, size_t counted_bytes,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Closes an item over the last `passages` passages. */
+/* Closes an item of the last `passages` passages. */
 enum evq_status evq_corpus_add_item(struct evq_corpus_build *build, int32_t passages, int32_t gold,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The readers: one for each way data lies in files. */
-enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_error *err)
-    EVQ_CHECK_RESULT; // format: text, or jsonl with a field.
-/* Whether the options of evq_documents_read() are right. EVQ_E_INVALID. */
+/* The readers, one for each kind of file. For format text, or jsonl with a field: */
+enum evq_status evq_documents_read(struct evq_corpus_build *build,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Checks the options of evq_documents_read(). EVQ_E_INVALID. */
 enum evq_status evq_documents_check(const struct evq_task_config *task,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_prompt_items_read(struct evq_corpus_build *build,
-                                      struct evq_error *err) EVQ_CHECK_RESULT; // format: jsonl.
+                                      struct evq_error *err) EVQ_CHECK_RESULT; // For format jsonl.
 enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build,
-                                       struct evq_error *err) EVQ_CHECK_RESULT; // format: tokens.
+                                       // For format tokens.
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Whether the options of evq_prompt_items_read() are right. EVQ_E_INVALID. */
+/* Checks the options of evq_prompt_items_read(). EVQ_E_INVALID. */
 enum evq_status evq_prompt_items_check(const struct evq_task_config *task,
                                        enum evq_corpus_kind kind,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The whole file. EVQ_E_NOT_FOUND, EVQ_E_INVALID (empty), EVQ_E_LIMIT, EVQ_E_IO, EVQ_E_NOMEM. */
+/* Reads a whole file. EVQ_E_NOT_FOUND, EVQ_E_INVALID (it is empty), EVQ_E_LIMIT, EVQ_E_IO,
+ * EVQ_E_NOMEM. */
 enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

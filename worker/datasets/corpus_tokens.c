@@ -1,4 +1,4 @@
-/* The tokens of a file as one document. */
+/* Reads a file of tokens as one document. */
 #include "worker/datasets/corpus_build.h"
 #include "worker/datasets/token_file.h"
 

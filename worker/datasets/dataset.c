@@ -17,10 +17,10 @@ static const char *const option_keys[] = {
     "format", "inputs", "labels", "targets", "inputs_tensor", "labels_tensor", "targets_tensor",
     "scale",  "shift",  "limit",  NULL};
 
-struct paths { // In the arena of the caller.
+struct paths { // Paths in the arena of the caller.
     const struct evq_dataset_format *format;
-    const char *inputs, *answers;               // Files.
-    const char *inputs_tensor, *answers_tensor; // "" or names within them.
+    const char *inputs, *answers;               // The files.
+    const char *inputs_tensor, *answers_tensor; // Names of arrays in the files, or "".
 };
 
 static const char *option(const struct evq_task_config *task, const char *key, const char *fallback)
@@ -35,8 +35,8 @@ static const char *resolve(struct evq_arena *arena, const char *directory, const
                : evq_arena_printf(arena, "%s/%s", directory, path);
 }
 
-/* A file of several arrays may hold the answers beside the inputs, so that only its own path is
- * needed. */
+/* Finds the paths of the data. A file of several arrays may contain the answers too, so that only
+ * the path of the inputs is needed. */
 static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task_config *task,
                                   enum evq_answer_kind kind, const char *directory,
                                   struct paths *paths, struct evq_error *err)
@@ -84,7 +84,7 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
     return EVQ_OK;
 }
 
-/* All that decides what is read, as one text. */
+/* Makes one text of everything that decides what is read. */
 static const char *make_key(struct evq_arena *arena, const struct evq_task_config *task,
                             enum evq_answer_kind kind, const struct paths *paths)
 {
@@ -125,7 +125,8 @@ static bool row_columns(const struct evq_array *array, int32_t *ret_columns)
 {
     int64_t columns = 1;
 
-    for (int32_t i = 1; i < array->rank; i++) { // Its bytes were counted: this cannot overflow.
+    // The number of bytes was checked, so this cannot overflow.
+    for (int32_t i = 1; i < array->rank; i++) {
         columns *= array->shape[i];
     }
     *ret_columns = (int32_t)columns;
@@ -172,7 +173,7 @@ static void hash_array(XXH3_state_t *state, const struct evq_array *array, int64
 {
     const int64_t head[2] = {(int64_t)array->dtype, array->rank};
 
-    (void)XXH3_128bits_update(state, head, sizeof(head)); // Fails for a NULL state only.
+    (void)XXH3_128bits_update(state, head, sizeof(head)); // This fails only for a NULL state.
     (void)XXH3_128bits_update(state, &count, sizeof(count));
     (void)XXH3_128bits_update(state, array->shape + 1,
                               (size_t)(array->rank - 1) * sizeof(array->shape[0]));
@@ -188,7 +189,7 @@ static enum evq_status make_digest(struct evq_dataset *dataset, struct evq_error
     if (state == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "digest of '%s'", dataset->inputs_name);
     }
-    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+    (void)XXH3_128bits_reset(state); // This fails only for a NULL state.
     (void)XXH3_128bits_update(state, numbers, sizeof(numbers));
     hash_array(state, &dataset->inputs, dataset->count);
     hash_array(state, &dataset->answers, dataset->count);
@@ -212,7 +213,7 @@ static const char *name_of(struct evq_arena *arena, const char *path, const char
 static void note_file(const char *path, struct stat *info)
 {
     if (stat(path, info) != 0) {
-        memset(info, 0, sizeof(*info)); // Reading it says why, in a sentence.
+        memset(info, 0, sizeof(*info)); // Reading the file later reports why.
     }
 }
 

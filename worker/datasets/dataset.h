@@ -1,7 +1,7 @@
 /*
- * The data of a task: inputs and answers (labels or targets) as arrays read from files, kept in
- * their own type and turned into what a batch wants row by row. One file a format, registered in
- * dataset.c. Read-only once open.
+ * The data of a task over samples: inputs and answers (labels or targets) as arrays from files.
+ * They are kept in their own type and converted row by row for a batch. Each format is one file,
+ * registered in dataset.c. Read-only once open.
  */
 #ifndef EVQ_WORKER_DATASET_H
 #define EVQ_WORKER_DATASET_H
@@ -11,11 +11,11 @@
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/config/config.h"
 
-#define EVQ_ARRAY_BYTES_MAX ((size_t)16 << 30) // Of one file, unpacked.
+#define EVQ_ARRAY_BYTES_MAX ((size_t)16 << 30) // Largest size of one file, decompressed.
 
 enum evq_answer_kind { EVQ_ANSWER_LABELS, EVQ_ANSWER_TARGETS };
 
-struct evq_array {        // C order, native byte order; data is from malloc.
+struct evq_array {        // C order and native byte order. data comes from malloc().
     enum evq_dtype dtype; // U8, I8, U16, I16, U32, I32, I64, F32, F64.
     int32_t rank;         // At least 1.
     int64_t shape[EVQ_TENSOR_RANK_MAX];
@@ -25,13 +25,13 @@ struct evq_array {        // C order, native byte order; data is from malloc.
 
 struct evq_array_source {
     const char *path;   // Absolute or relative to the working directory.
-    const char *tensor; // Its name in a file of several; else "".
-    size_t bytes_max;   // Unpacked.
+    const char *tensor; // Name of the array in a file of several; otherwise "".
+    size_t bytes_max;   // Largest size, decompressed.
 };
 
 struct evq_dataset_format {
     const char *name;
-    bool named; // The file holds several arrays, by name.
+    bool named; // The file contains several named arrays.
     enum evq_status (*read)(const struct evq_array_source *source, struct evq_array *ret_array,
                             struct evq_error *err);
 };
@@ -41,48 +41,50 @@ extern const struct evq_dataset_format evq_dataset_npy;
 extern const struct evq_dataset_format evq_dataset_tensors;
 
 struct evq_dataset {
-    // Owns this struct, names and key; the arrays are freed by evq_dataset_free().
+    // Owns this struct, the names and the key. evq_dataset_free() frees the arrays.
     struct evq_arena *arena;
-    const char *key;                        // What it was opened with.
-    const char *inputs_name, *answers_name; // For messages: the path, or tensor and path.
+    const char *key;                        // Identifies what was opened.
+    const char *inputs_name, *answers_name; // For messages: the path, or array and path.
     struct stat inputs_file, answers_file;
     struct evq_array inputs;
     struct evq_array answers;
     enum evq_answer_kind kind;
-    int64_t count;                      // Samples, after `limit`.
-    int32_t columns;                    // Inputs of a sample.
+    int64_t count;                      // Samples after `limit` was applied.
+    int32_t columns;                    // Inputs of one sample.
     int32_t answer_columns;             // 1 for labels.
     float scale, shift;                 // input = stored * scale + shift.
-    int64_t label_min_at, label_max_at; // Samples with the smallest and the largest label.
-    char digest[33];                    // XXH3-128 over the used samples and what changes them.
+    int64_t label_min_at, label_max_at; // The samples with the smallest and the largest label.
+    char digest[33];                    // XXH3-128 of the used samples and of what changes them.
 };
 
 /*
- * Opens what the task's `data` options say: format, inputs, labels or targets (paths),
- * scale, shift, limit; for safetensors also inputs_tensor, labels_tensor, targets_tensor (default:
- * inputs, labels, targets). Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
- * EVQ_E_UNSUPPORTED, EVQ_E_LIMIT, EVQ_E_NOT_FOUND, EVQ_E_IO: one sentence naming file and fault.
+ * Opens what the task's `data` options name: format, inputs, labels or targets (paths), scale,
+ * shift, limit; for safetensors also inputs_tensor, labels_tensor, targets_tensor (default: inputs,
+ * labels, targets). Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
+ * EVQ_E_UNSUPPORTED, EVQ_E_LIMIT, EVQ_E_NOT_FOUND, EVQ_E_IO: the message names the file and the
+ * fault.
  */
 enum evq_status evq_dataset_open(const struct evq_task_config *task, enum evq_answer_kind kind,
                                  const char *directory, struct evq_dataset **ret_dataset,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_dataset_free(struct evq_dataset *dataset); // Accepts NULL.
 
-/* Whether the task's `data` options are right, without opening a file. EVQ_E_INVALID. */
+/* Checks the task's `data` options without opening a file. EVQ_E_INVALID. */
 enum evq_status evq_dataset_check(const struct evq_task_config *task, enum evq_answer_kind kind,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Whether opening the same again would give the same: same options, files untouched since. */
+/* Whether opening the same again would give the same data: the options are equal, and the files
+ * were not touched. */
 bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_task_config *task,
                          enum evq_answer_kind kind, const char *directory);
 size_t evq_dataset_bytes(const struct evq_dataset *dataset);
 
-/* EVQ_E_INVALID names the first label outside 0 to classes - 1, its sample and file. */
+/* EVQ_E_INVALID names the first label outside 0 to classes - 1, its sample and its file. */
 enum evq_status evq_dataset_check_labels(const struct evq_dataset *dataset, int32_t classes,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Rows of samples first, first + stride, ...: all below count. Labels are in range of int32 by the
- * check above. */
+/* Converts the samples first, first + stride and so on, all below count. The check above makes
+ * labels fit int32. */
 void evq_dataset_inputs(const struct evq_dataset *dataset, int64_t first, int64_t stride,
                         int32_t rows, float *out);
 void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_t stride,
@@ -90,8 +92,8 @@ void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_
 void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64_t stride,
                          int32_t rows, float *out);
 
-/* For the formats: allocates data for a set dtype and shape; EVQ_E_CORRUPT, EVQ_E_LIMIT or
- * EVQ_E_NOMEM. */
+/* For the formats: allocates data for an array whose dtype and shape are set. EVQ_E_CORRUPT,
+ * EVQ_E_LIMIT or EVQ_E_NOMEM. */
 enum evq_status evq_array_alloc(struct evq_array *array, const struct evq_array_source *source,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /* For the formats: opens a regular file for reading. EVQ_E_NOT_FOUND, EVQ_E_INVALID, EVQ_E_IO. */

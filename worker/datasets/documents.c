@@ -1,4 +1,4 @@
-/* Documents: a text as it is, its lines, the pages of WikiText, or a field of each JSON line. */
+/* Reads documents: a whole text, its lines, the pages of WikiText, or a field of each JSON line. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 struct documents {
     struct evq_corpus_build *build;
     bool detokenize;
-    struct evq_buffer text; // The document at work, detokenised.
+    struct evq_buffer text; // The present document, detokenized.
 };
 
 static enum evq_status add(struct documents *documents, const char *text, size_t bytes,
@@ -35,7 +35,7 @@ static bool full(const struct documents *documents)
     return (int64_t)documents->build->corpus->passage_count >= documents->build->limit;
 }
 
-/* Blank pages are none, but the last always is one. */
+/* Adds the pages of a text. Blank pages are skipped, but the last page is always added. */
 static enum evq_status add_pages(struct documents *documents, const char *text, size_t bytes,
                                  struct evq_error *err)
 {
@@ -144,7 +144,7 @@ enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_er
         .name = build->corpus->name, .at = text, .end = text + file.bytes};
     build->file_bytes = (int64_t)file.bytes;
     if (status != EVQ_OK) {
-        // Said already.
+        // The error was reported already.
     } else if (strcmp(evq_corpus_option(task, "format", ""), "jsonl") == 0) {
         status = add_objects(&documents, &lines, evq_corpus_option(task, "field", "text"), err);
     } else if (strcmp(split, "lines") == 0) {

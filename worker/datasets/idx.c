@@ -1,4 +1,5 @@
-/* IDX files of bytes, as MNIST comes: 0 0 type rank, big-endian sizes, values; plain or gzip. */
+/* Reads IDX files of bytes, such as MNIST: 0 0 type rank, big-endian sizes, values; plain or gzip.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +10,10 @@
 #include "worker/datasets/dataset.h"
 
 #define IDX_UBYTE      0x08
-#define DEFLATE_GROWTH 1040u // Deflate makes at most 1032 bytes of one.
+#define DEFLATE_GROWTH 1040u // Deflate expands a byte to at most 1032 bytes.
 #define READ_BYTES_MAX (1u << 30)
 
-/* Why zlib gave less than was asked for: not every reason lies in the file. */
+/* Explains why zlib returned less than was requested; the file is not always at fault. */
 static enum evq_status read_failed(gzFile file, const char *path, const char *missing,
                                    struct evq_error *err)
 {
@@ -85,7 +86,7 @@ static enum evq_status read_header(gzFile file, const char *path, struct evq_arr
     return status;
 }
 
-/* A header may promise anything: believed only as far as the file can hold it. */
+/* A header may claim any size. It is accepted only if the file can contain so much. */
 static enum evq_status check_size(gzFile file, const char *path, const struct stat *info,
                                   const struct evq_array *array, struct evq_error *err)
 {
@@ -124,10 +125,10 @@ static enum evq_status idx_read(const struct evq_array_source *source, struct ev
     }
     file = gzdopen(fd, "rb");
     if (file == NULL) {
-        (void)close(fd); // Opened for reading: nothing to lose.
+        (void)close(fd); // It was opened for reading, so a failed close loses nothing.
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", source->path);
     }
-    (void)gzbuffer(file, 1u << 18); // Only speed depends on it.
+    (void)gzbuffer(file, 1u << 18); // It only affects speed.
     status = read_header(file, source->path, &array, err);
     if (status == EVQ_OK) {
         status = check_size(file, source->path, &info, &array, err);
@@ -139,7 +140,7 @@ static enum evq_status idx_read(const struct evq_array_source *source, struct ev
         status = read_exactly(file, source->path, array.data, array.bytes, err);
     }
     if (status == EVQ_OK) {
-        const int more = gzread(file, &beyond, 1); // Also makes zlib compare its checksum.
+        const int more = gzread(file, &beyond, 1); // This also makes zlib compare the checksum.
         if (more < 0) {
             status = read_failed(file, source->path, "its checksum is another", err);
         } else if (more > 0) {

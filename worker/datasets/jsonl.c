@@ -23,8 +23,8 @@ bool evq_line_pipe_next(struct evq_line_pipe *lines, const char **ret_line, size
     return true;
 }
 
-/* In the place of integers that no 64 bits hold null, as long as they were; whether there were any.
- */
+/* Replaces integers that do not fit into 64 bits by null of the same length. Returns whether there
+ * were any. */
 static bool integers_blank(char *text, size_t bytes)
 {
     bool in_string = false;
@@ -52,8 +52,9 @@ static bool integers_blank(char *text, size_t bytes)
     return any;
 }
 
-/* Python's integers have no end: one that nobody asks for must not cost the whole data set. Where
- * it is asked for, null is neither text nor a number. *ret_short: there was no memory. */
+/* Reads one object. Python has integers of any size, and one in an unused field must not make the
+ * data set unusable. If the field is used, null is refused as neither text nor number. *ret_short:
+ * memory ran out. */
 static json_t *object_read(const char *line, size_t bytes, json_error_t *fault, bool *ret_short)
 {
     struct evq_buffer copy;

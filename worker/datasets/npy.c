@@ -1,4 +1,4 @@
-/* NumPy arrays, format versions 1 and 2: little-endian numbers in C order. */
+/* Reads NumPy arrays, format versions 1 and 2, with little-endian numbers in C order. */
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "worker/datasets/dataset.h"
 
 #define HEADER_BYTES_MAX 65536
-#define PREAMBLE_BYTES   12 // Magic, version and the longer form of the header's length.
+#define PREAMBLE_BYTES   12 // Magic, version, and the longer form of the header's length.
 
 static const struct {
     const char *descr;
@@ -52,7 +52,7 @@ static bool take(struct npy *npy, char wanted)
     return true;
 }
 
-/* A quoted word without escapes; "" with false if there is none. */
+/* Reads a quoted word without escapes; false and "" if there is none. */
 static bool take_word(struct npy *npy, char *out, size_t out_bytes)
 {
     const char quote = next(npy);
@@ -278,7 +278,7 @@ static enum evq_status npy_read(const struct evq_array_source *source, struct ev
     status = text != NULL ? read_array(fd, (uint64_t)info.st_size, source, &npy, text, err)
                           : evq_error_set(err, EVQ_E_NOMEM, "'%s'", source->path);
     free(text);
-    (void)close(fd); // Opened for reading: nothing to lose.
+    (void)close(fd); // It was opened for reading, so a failed close loses nothing.
     if (status != EVQ_OK) {
         free(npy.array.data);
         return status;

@@ -1,4 +1,5 @@
-/* Items of JSON lines: a context made by a template, what follows it, and which of it is right. */
+/* Reads prompt items from JSON lines: a context made by a template, its possible continuations, and
+ * which of them is right. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,16 +11,16 @@
 #include "worker/tasks/task_options.h"
 
 struct choice {
-    struct evq_buffer text; // Without its delimiter.
+    struct evq_buffer text; // The continuation without its delimiter.
 };
 
 struct items {
     struct evq_corpus_build *build;
     const struct evq_task_config *task;
     const char *template, *target, *delimiter, *label, *label_names;
-    bool last_word;              // What follows is the last word of the template's text.
-    bool clean;                  // As HellaSwag is cleaned.
-    struct evq_line_pipe labels; // at NULL: each object has its own.
+    bool last_word;              // The continuation is the last word of the template's text.
+    bool clean;                  // Texts are cleaned as for HellaSwag.
+    struct evq_line_pipe labels; // at NULL: each object contains its own label.
     struct evq_buffer context, scratch;
     struct choice choices[EVQ_CORPUS_CHOICES_MAX];
     int32_t choice_count;
@@ -38,7 +39,7 @@ static bool option_is(const struct evq_task_config *task, const char *key, const
     return strcmp(evq_corpus_option(task, key, ""), word) == 0;
 }
 
-/* Options that mean nothing to the other task are refused. */
+/* Refuses options that mean nothing for the other kind of task. */
 static enum evq_status check_kind(const struct evq_task_config *task, bool choices,
                                   struct evq_error *err)
 {
@@ -95,8 +96,8 @@ enum evq_status evq_prompt_items_check(const struct evq_task_config *task,
     return status;
 }
 
-/* What the harness's HellaSwag task does to a text: outer whitespace goes, " [title]" becomes ". ",
- * other brackets go with what is in them, and of two spaces one stays. */
+/* Cleans a text as the harness's HellaSwag task does: outer whitespace is removed, " [title]"
+ * becomes ". ", other brackets are removed with their content, and two spaces become one. */
 static void clean(struct evq_buffer *text, struct evq_buffer *scratch)
 {
     const char *data = (const char *)text->data;
@@ -156,7 +157,7 @@ static enum evq_status next_choice(struct items *items, struct evq_buffer **ret_
     return EVQ_OK;
 }
 
-/* The choices of a list field. */
+/* Reads the choices from a list field. */
 static enum evq_status list_choices(struct items *items, const json_t *object,
                                     struct evq_error *err)
 {
@@ -220,7 +221,7 @@ static bool equals(const char *text, size_t bytes, const char *other, size_t oth
     return bytes == other_bytes && memcmp(text, other, bytes) == 0;
 }
 
-/* The number that a text of digits is; -1: another text, or far too large. */
+/* The number that a text of digits stands for; -1: the text is something else, or far too large. */
 static int32_t number_of(const char *text, size_t bytes)
 {
     int32_t number = bytes > 0 ? 0 : -1;
@@ -250,8 +251,8 @@ static int32_t label_among_names(const struct items *items, const json_t *object
     return -1;
 }
 
-/* A label written as text: the choice itself, its number or its letter; -1: none of them. Of "1"
- * among the choices 0, 1 and 2 nobody knows what it is: no label. */
+/* Interprets a label that is text: the choice itself, its number or its letter; -1: none of them.
+ * "1" among the choices 0, 1 and 2 is ambiguous and therefore not a label. */
 static enum evq_status named_label(const struct items *items, const char *text, size_t bytes,
                                    int64_t *ret_label, struct evq_error *err)
 {
@@ -296,13 +297,13 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
         if (value == NULL) {
             return evq_error_set(err, EVQ_E_INVALID, "field '%s' is missing", items->label);
         }
-        if (!json_is_integer(value) && !json_is_string(value)) { // True is no choice 1.
+        if (!json_is_integer(value) && !json_is_string(value)) { // `true` is not choice 1.
             return evq_error_set(err, EVQ_E_INVALID,
                                  "field '%s' is neither a whole number nor text: it must name one "
                                  "of the %d choices",
                                  items->label, (int)items->choice_count);
         }
-        text = json_string_value(value); // NULL: an integer.
+        text = json_string_value(value); // NULL if it is an integer.
         bytes = json_string_length(value);
     }
     if (text == NULL) {
@@ -345,7 +346,8 @@ static enum evq_status add_choices(struct items *items, const json_t *object, st
                             : status;
 }
 
-/* All but the last word of the context leads to it, and it begins with its space. */
+/* The last word of the text is the continuation, and begins with its space. Everything before it is
+ * the context. */
 static enum evq_status add_target(struct items *items, const json_t *object, struct evq_error *err)
 {
     struct evq_buffer *target = &items->choices[0].text;
@@ -369,7 +371,7 @@ static enum evq_status add_target(struct items *items, const json_t *object, str
     return status == EVQ_OK ? evq_corpus_add_item(items->build, 1, 0, err) : status;
 }
 
-/* More labels than items: the two files do not belong together. */
+/* If there are more labels than items, the two files do not belong together. */
 static enum evq_status check_labels_end(struct items *items, struct evq_error *err)
 {
     const char *text = NULL;

@@ -14,13 +14,14 @@ const json_t *evq_prompt_template_field(const json_t *object, const char *path, 
     for (size_t at = 0; at <= path_bytes && value != NULL;) {
         const char *dot = memchr(path + at, '.', path_bytes - at);
         const size_t bytes = (dot != NULL ? (size_t)(dot - path) : path_bytes) - at;
-        value = json_object_getn(value, path + at, bytes); // NULL where value is no object.
+        value = json_object_getn(value, path + at, bytes); // NULL if value is not an object.
         at += bytes + 1;
     }
     return value;
 }
 
-/* As Python writes it: the fewest digits that are this number, with a point or an exponent. */
+/* Writes a number as Python does: the fewest digits that identify it, with a point or an exponent.
+ */
 static void append_real(struct evq_buffer *out, double value)
 {
     char text[40];
@@ -31,7 +32,7 @@ static void append_real(struct evq_buffer *out, double value)
         digits++;
         (void)snprintf(text, sizeof(text), "%.*e", digits - 1, value);
     }
-    const int exponent = atoi(strchr(text, 'e') + 1); // "e" is in what %e writes of a number.
+    const int exponent = atoi(strchr(text, 'e') + 1); // %e always writes an "e".
     if (exponent >= -4 && exponent < 16) {
         const int behind = digits - 1 - exponent;
         (void)snprintf(text, sizeof(text), "%.*f", behind > 1 ? behind : 1, value);
@@ -66,7 +67,7 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
     return EVQ_OK;
 }
 
-/* One step: a brace pair, a field or a run of plain text. object NULL: only checks. */
+/* Handles one brace pair, one field or one run of plain text. object NULL: only checks. */
 static enum evq_status step(const char *pattern, size_t *at, const json_t *object,
                             struct evq_buffer *out, struct evq_error *err)
 {

@@ -4,7 +4,8 @@
 
 #include "shared/base/buffer.h"
 
-/* The code point text begins with and its bytes; a byte that is no UTF-8: 0xfffd. bytes > 0. */
+/* Decodes the code point at the beginning of text; a byte that is not UTF-8 gives 0xfffd. bytes
+ * must be above 0. */
 static uint32_t code_point(const char *text, size_t bytes, size_t *ret_bytes)
 {
     static const unsigned char masks[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
@@ -55,7 +56,7 @@ int64_t evq_python_text_characters(const char *text, size_t bytes)
     int64_t characters = 0;
 
     for (size_t at = 0, step = 0; at < bytes; at += step) {
-        (void)code_point(text + at, bytes - at, &step); // Only its length matters.
+        (void)code_point(text + at, bytes - at, &step); // Only the length matters.
         characters++;
     }
     return characters;

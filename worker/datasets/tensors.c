@@ -1,4 +1,5 @@
-/* Arrays by name in one file of tensors: safetensors, or whatever else shared/checkpoint reads. */
+/* Reads named arrays from one file of tensors: safetensors, or any other format that
+ * shared/checkpoint reads. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -77,13 +78,13 @@ static enum evq_status tensors_read(const struct evq_array_source *source,
     }
     const struct evq_checkpoint_options options = {.key = ""};
     enum evq_status status = evq_checkpoint_open(fd, name, &options, &file, err);
-    (void)close(fd); // Opened for reading: nothing to lose.
+    (void)close(fd); // It was opened for reading, so a failed close loses nothing.
     if (status == EVQ_OK) {
         status = read_tensor(file, source, &array, err);
     }
     evq_checkpoint_close(file);
     if (status == EVQ_E_GONE || status == EVQ_E_INCOMPLETE || status == EVQ_E_CHANGED) {
-        // Said of a checkpoint these end a job as skipped; a data set has no such end.
+        // For a checkpoint, these statuses end a job as skipped. A data set has no such end.
         status = evq_error_set(err, status == EVQ_E_GONE ? EVQ_E_NOT_FOUND : EVQ_E_CORRUPT,
                                "data set '%s' is %s", source->path,
                                status == EVQ_E_GONE ? "not there" : "incomplete or was changed");

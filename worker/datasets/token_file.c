@@ -8,11 +8,11 @@
 #include "shared/base/file.h"
 #include "worker/datasets/dataset.h"
 
-#define HEADER_NUMBERS 256 // Of llm.c's files, int32 each.
+#define HEADER_NUMBERS 256 // Numbers in the header of llm.c's files, int32 each.
 #define HEADER_BYTES   (4 * HEADER_NUMBERS)
 #define BLOCK_BYTES    65536
 
-/* llm.c, dev/data/data_common.py: GPT-2's and Llama 3's tokens, and HellaSwag's own file. */
+/* Formats of llm.c (dev/data/data_common.py): tokens of GPT-2 and Llama 3, and HellaSwag's file. */
 static const struct {
     uint32_t magic, version;
     enum evq_dtype dtype;
@@ -25,8 +25,8 @@ static const struct {
 struct reading {
     const struct evq_token_file_source *source;
     int fd;
-    uint64_t bytes; // Of the file.
-    uint64_t start; // Of the tokens.
+    uint64_t bytes; // Size of the file.
+    uint64_t start; // Where the tokens start.
     uint64_t count;
     enum evq_dtype dtype;
 };
@@ -139,7 +139,7 @@ static enum evq_status check_count(const struct reading *reading, struct evq_err
     return EVQ_OK;
 }
 
-/* Room for count more in out, which may move. */
+/* Makes room for count more tokens in out, which may move. */
 static enum evq_status reserve(const struct reading *reading, uint64_t count,
                                struct evq_tokens *out, struct evq_error *err)
 {
@@ -302,7 +302,7 @@ enum evq_status evq_token_file_read(const struct evq_token_file_source *source,
         status = memcmp(magic, "\x93NUMPY", sizeof(magic)) == 0 ? read_npy(source, out, err)
                                                                 : read_file(&reading, out, err);
     }
-    (void)close(reading.fd); // Opened for reading: nothing to lose.
+    (void)close(reading.fd); // It was opened for reading, so a failed close loses nothing.
     if (status != EVQ_OK) {
         out->count = count_before;
     }

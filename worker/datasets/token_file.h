@@ -1,8 +1,7 @@
 /*
- * Files of tokens: text that was turned into ids before. What they are is seen by their content:
- * llm.c's .bin (a header of 256 int32, then uint16 or uint32), .npy (one dimension of whole
- * numbers), else plain uint16 or uint32 as nanoGPT writes them, which the caller must name. Numbers
- * are little-endian. Any thread.
+ * Reads files of token ids. The content tells the format: llm.c's .bin (a header of 256 int32, then
+ * uint16 or uint32), .npy (one dimension of integers), otherwise plain uint16 or uint32 as nanoGPT
+ * writes them, for which the caller must name the type. Numbers are little-endian. Any thread.
  */
 #ifndef EVQ_WORKER_TOKEN_FILE_H
 #define EVQ_WORKER_TOKEN_FILE_H
@@ -14,16 +13,16 @@
 
 struct evq_token_file_source {
     const char *path;  // Absolute or relative to the working directory.
-    const char *dtype; // "u16", "u32", or "": the file says it. Must agree with what the file says.
-    size_t tokens_max; // Of those that it may hold.
-    size_t limit;      // Reads the first ones only; 0: all.
+    const char *dtype; // "u16", "u32", or "": the file tells. It must agree with the file.
+    size_t tokens_max; // Most tokens that the file may contain.
+    size_t limit;      // Reads only the first ones; 0: all.
 };
 
 /*
- * Appends the file's tokens to out; on failure out is as it was. EVQ_E_NOT_FOUND; EVQ_E_INVALID (no
- * regular file, empty, dtype missing or another); EVQ_E_CORRUPT (bytes missing or too many, an id
- * below 0 or above 2^31 - 1: its place is named); EVQ_E_UNSUPPORTED (another version or kind);
- * EVQ_E_LIMIT, EVQ_E_IO, EVQ_E_NOMEM. One sentence that names the file.
+ * Appends the file's tokens to out, which is unchanged on failure. EVQ_E_NOT_FOUND. EVQ_E_INVALID:
+ * not a regular file, empty, or dtype is missing or wrong. EVQ_E_CORRUPT: too few or too many
+ * bytes, or an id below 0 or above 2^31 - 1, whose position is named. EVQ_E_UNSUPPORTED: another
+ * version or kind. EVQ_E_LIMIT, EVQ_E_IO, EVQ_E_NOMEM. The message names the file.
  */
 enum evq_status evq_token_file_read(const struct evq_token_file_source *source,
                                     struct evq_tokens *out, struct evq_error *err) EVQ_CHECK_RESULT;

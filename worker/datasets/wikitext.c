@@ -5,7 +5,7 @@
 
 #include "worker/datasets/python_text.h"
 
-/* Appends text with every `from`, left to right, replaced by `to`. */
+/* Appends text with every `from` replaced by `to`, from left to right. */
 static void replace(const struct evq_buffer *text, const char *from, const char *to,
                     struct evq_buffer *out)
 {
@@ -27,7 +27,7 @@ static void replace(const struct evq_buffer *text, const char *from, const char 
     }
 }
 
-/* The harness's pattern "/' [0-9]/" is replaced by its own text, as the harness does it. */
+/* The harness replaces its pattern "/' [0-9]/" by the text of the pattern, and so do we. */
 static void replace_slashed(const struct evq_buffer *text, struct evq_buffer *out)
 {
     const char *data = (const char *)text->data;
@@ -47,9 +47,9 @@ static void replace_slashed(const struct evq_buffer *text, struct evq_buffer *ou
 }
 
 /*
- * Appends text with the whitespace inside each pair of brackets removed: the pattern
- * "\(\s*([^\)]*?)\s*\)", where between the two no closing one stands. The pattern lets whitespace
- * at the beginning go first; where nothing but whitespace lies between, all of it goes.
+ * Appends text with the whitespace inside each pair of brackets removed. It follows the pattern
+ * "\(\s*([^\)]*?)\s*\)", which allows no closing bracket between the two. The pattern removes
+ * whitespace at the beginning first; if only whitespace is inside, all of it is removed.
  */
 static void tighten(const struct evq_buffer *text, char open, char close, struct evq_buffer *out)
 {
@@ -74,7 +74,8 @@ static void tighten(const struct evq_buffer *text, char open, char close, struct
     }
 }
 
-/* A title line, once "= = =" and "= =" were drawn together, begins with "= " and ends with " =". */
+/* Whether the line is a title: after "= = =" and "= =" were joined, it begins with "= " and ends
+ * with " =". */
 static bool is_title(const char *line, size_t bytes)
 {
     struct evq_buffer text;
@@ -83,7 +84,7 @@ static bool is_title(const char *line, size_t bytes)
     const size_t begin = evq_python_text_begin(line, end);
 
     if (end < begin + 3 || line[begin] != '=' || line[end - 1] != '=') {
-        return false; // Neither replacement removes what stands at an end.
+        return false; // Neither replacement removes text at an end.
     }
     evq_buffer_init(&text, 0);
     evq_buffer_init(&drawn, 0);
@@ -136,7 +137,7 @@ void evq_wikitext_detokenize(const char *page, size_t bytes, struct evq_buffer *
     size_t now = 0;
 
     if (bytes == 0) {
-        return; // Nothing, and no pointer to reckon from.
+        return; // It is empty, and the pointer may be NULL.
     }
     evq_buffer_init(&texts[0], 4 * bytes + 64);
     evq_buffer_init(&texts[1], 4 * bytes + 64);

@@ -7,7 +7,7 @@
 
 #include "worker/devices/nvml.h"
 
-/* False: it has none that fits. */
+/* Reads the UUID; false: there is none, or it is too long. */
 static bool uuid_read(const struct evq_nvml *nvml, void *handle, struct evq_device *device)
 {
     char uuid[EVQ_NVML_UUID_BYTES];
@@ -19,7 +19,7 @@ static bool uuid_read(const struct evq_nvml *nvml, void *handle, struct evq_devi
     return true;
 }
 
-/* Numbers become UUIDs: CUDA may count in another order than NVML. */
+/* Replaces numbers by UUIDs, because CUDA may count the GPUs in another order than NVML. */
 static bool device_describe(const struct evq_nvml *nvml, struct evq_device *device,
                             bool *ret_unique)
 {
@@ -44,7 +44,7 @@ bool evq_devices_is_instance(const char *id)
     return strncmp(id, "MIG-", 4) == 0;
 }
 
-/* "0,1" or UUIDs, as CUDA_VISIBLE_DEVICES takes them. */
+/* Parses "0,1" or UUIDs, as in CUDA_VISIBLE_DEVICES. */
 static enum evq_status list_parse(const char *text, const char *where, struct evq_devices *devices,
                                   struct evq_error *err)
 {
@@ -70,7 +70,7 @@ static enum evq_status list_parse(const char *text, const char *where, struct ev
     return EVQ_OK;
 }
 
-/* The MIG instances that a GPU is cut into: CUDA, told of the whole, takes one of them. */
+/* Adds the MIG instances of a GPU. If CUDA is given the whole GPU, it uses only one of them. */
 static void instances_add(const struct evq_nvml *nvml, void *gpu, uint32_t most,
                           struct evq_devices *devices)
 {
@@ -81,7 +81,7 @@ static void instances_add(const struct evq_nvml *nvml, void *gpu, uint32_t most,
     }
 }
 
-/* One that does not answer is found out later. */
+/* Adds one GPU. If it does not answer, that is noticed later. */
 static void gpu_add(const struct evq_nvml *nvml, unsigned int number, struct evq_devices *devices)
 {
     const uint32_t before = devices->count;
@@ -125,7 +125,7 @@ static enum evq_status auto_find(const struct evq_nvml *nvml, struct evq_devices
     return EVQ_OK;
 }
 
-/* Of those that NVML counts, one that does not answer leaves the others to us. */
+/* Removes a GPU that does not answer, and keeps the others. */
 static void one_leave_out(struct evq_devices *devices, uint32_t *at)
 {
     (void)snprintf(devices->note, sizeof(devices->note), "GPU %s does not answer: it is left out",
@@ -173,7 +173,7 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
     }
     evq_nvml_close(&nvml);
     if (status == EVQ_OK && shown > 0 && ret_devices->count == 0) {
-        // Else its jobs would be evaluated on the CPU, unseen.
+        // Without this error, the jobs would silently run on the CPU.
         status = evq_error_set(err, EVQ_E_NOT_FOUND, "no GPU answers: %.200s", ret_devices->note);
     }
     return status;
@@ -198,7 +198,7 @@ enum evq_status evq_devices_named(const char *const *uuids, size_t count,
     ret_devices->count = (uint32_t)count;
     ret_devices->unique = true;
     if (!evq_nvml_open(&nvml, ret_devices->note, sizeof(ret_devices->note))) {
-        return EVQ_OK; // As a container without the driver's utilities: CUDA may be there.
+        return EVQ_OK; // In a container without the driver's utilities, CUDA may still work.
     }
     enum evq_status status = EVQ_OK;
     for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
@@ -224,7 +224,7 @@ void evq_devices_deal(const struct evq_devices *devices, uint32_t slot, uint32_t
         const bool mine = devices->count >= slot_count ? i * slot_count / devices->count == slot
                                                        : i == slot % devices->count;
         const bool one = evq_devices_is_instance(devices->items[i].id) ||
-                         evq_devices_is_instance(out); // The first in it.
+                         evq_devices_is_instance(out); // The first device of the list.
         if (!mine || (gpus > 0 && one)) {
             continue;
         }
@@ -235,7 +235,7 @@ void evq_devices_deal(const struct evq_devices *devices, uint32_t slot, uint32_t
             break;
         }
         used += (size_t)bytes;
-        // What needs promise is what the smallest device of the slot has.
+        // A slot promises the memory of its smallest device.
         memory_bytes = gpus == 0 || devices->items[i].memory_bytes < memory_bytes
                            ? devices->items[i].memory_bytes
                            : memory_bytes;

@@ -8,39 +8,39 @@
 
 #include "shared/base/clock.h"
 
-#define PERIODS_MAX  5 // That a reading is shown without a newer one.
+#define PERIODS_MAX  5 // A reading is shown for so many periods if no newer one arrives.
 #define CLOSE_WAIT_S 1
 
 struct evq_gpu_monitor;
 
-struct gauged { // A GPU, and the thread that asks for it alone.
+struct gauged { // One GPU, and the thread that reads only this GPU.
     struct evq_gpu_monitor *gauge;
     pthread_t thread;
     char id[sizeof(((struct evq_device *)0)->id)];
     struct evq_nvml_reading reading;
-    int64_t read_ms; // Monotonic; 0: never.
+    int64_t read_ms; // Monotonic; 0: never read.
 };
 
 struct evq_gpu_monitor {
     struct gauged items[EVQ_DEVICES_MAX];
-    uint32_t count; // Of those that have a thread.
+    uint32_t count; // GPUs that have a thread.
     int64_t period_ms;
-    pthread_mutex_t lock; // Of readings, their times and stop.
+    pthread_mutex_t lock; // Protects the readings, their times and stop.
     pthread_cond_t wake;
     bool stop;
 };
 
-/* False: it is time to stop. */
+/* Waits one period. False: the thread must stop. */
 static bool period_wait(struct evq_gpu_monitor *gauge)
 {
     struct timespec end;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &end); // Cannot fail for this clock.
+    (void)clock_gettime(CLOCK_MONOTONIC, &end); // This cannot fail for this clock.
     end.tv_sec += gauge->period_ms / 1000;
     end.tv_nsec += gauge->period_ms % 1000 * 1000000;
     end.tv_sec += end.tv_nsec / 1000000000;
     end.tv_nsec %= 1000000000;
-    (void)pthread_mutex_lock(&gauge->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&gauge->lock); // This fails only for a broken mutex.
     while (!gauge->stop && pthread_cond_timedwait(&gauge->wake, &gauge->lock, &end) == 0) {
     }
     const bool go_on = !gauge->stop;
@@ -48,7 +48,7 @@ static bool period_wait(struct evq_gpu_monitor *gauge)
     return go_on;
 }
 
-/* With its own handle of NVML, which counts who opened it: nothing is shared with the others. */
+/* Each thread opens NVML for itself; NVML counts its users. Threads share no handle. */
 static void *item_main(void *context)
 {
     struct gauged *item = context;
@@ -57,12 +57,12 @@ static void *item_main(void *context)
     char note[256];
 
     if (!evq_nvml_open(&nvml, note, sizeof(note))) {
-        return NULL; // The supervisor said so when it looked for devices.
+        return NULL; // The supervisor reported it when it looked for devices.
     }
     if (evq_nvml_find(&nvml, item->id, &device)) {
         do {
             const struct evq_nvml_reading reading = evq_nvml_read(&nvml, device);
-            (void)pthread_mutex_lock(&item->gauge->lock); // Fails for a broken mutex only.
+            (void)pthread_mutex_lock(&item->gauge->lock); // This fails only for a broken mutex.
             item->reading = reading;
             item->read_ms = evq_clock_mono_ms();
             (void)pthread_mutex_unlock(&item->gauge->lock);
@@ -79,7 +79,7 @@ static void gauge_free(struct evq_gpu_monitor *gauge)
     free(gauge);
 }
 
-/* Timed by the monotonic clock. */
+/* The condition variable uses the monotonic clock. */
 static struct evq_gpu_monitor *gauge_new(int64_t period_ms)
 {
     struct evq_gpu_monitor *gauge = calloc(1, sizeof(*gauge));
@@ -104,7 +104,7 @@ enum evq_status evq_gpu_monitor_open(const struct evq_devices *devices, int64_t 
     sigset_t all;
     sigset_t before;
 
-    (void)sigfillset(&all); // Signals are for the supervisor's own thread.
+    (void)sigfillset(&all); // Only the supervisor's main thread handles signals.
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     for (uint32_t i = 0; i < devices->count && started; i++) {
         struct gauged *item = &gauge->items[i];
@@ -134,11 +134,11 @@ void evq_gpu_monitor_close(struct evq_gpu_monitor *gauge)
     gauge->stop = true;
     (void)pthread_cond_broadcast(&gauge->wake);
     (void)pthread_mutex_unlock(&gauge->lock);
-    (void)clock_gettime(CLOCK_REALTIME, &end); // What timed joins go by.
-    end.tv_sec += CLOSE_WAIT_S;                // For all of them together.
+    (void)clock_gettime(CLOCK_REALTIME, &end); // pthread_timedjoin_np() uses this clock.
+    end.tv_sec += CLOSE_WAIT_S;                // This limit is for all threads together.
     for (uint32_t i = 0; i < gauge->count; i++) {
         if (pthread_timedjoin_np(gauge->items[i].thread, NULL, &end) != 0) {
-            (void)pthread_detach(gauge->items[i].thread); // It holds its memory.
+            (void)pthread_detach(gauge->items[i].thread); // The thread still uses its memory.
             left++;
         }
     }
@@ -155,7 +155,7 @@ bool evq_gpu_monitor_read(struct evq_gpu_monitor *gauge, const char *id,
     if (gauge == NULL) {
         return false;
     }
-    (void)pthread_mutex_lock(&gauge->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&gauge->lock); // This fails only for a broken mutex.
     for (uint32_t i = 0; i < gauge->count && !found; i++) {
         const struct gauged *item = &gauge->items[i];
         found = strcmp(item->id, id) == 0 && item->read_ms > 0 &&

@@ -11,7 +11,7 @@ static bool symbol_find(void *library, const char *name, void *ret_function)
 {
     void *symbol = dlsym(library, name);
 
-    // ISO C has no cast from object to function pointer: the bytes are copied.
+    // ISO C has no cast from an object pointer to a function pointer, so the bytes are copied.
     memcpy(ret_function, &symbol, sizeof(symbol));
     return symbol != NULL;
 }
@@ -52,7 +52,7 @@ bool evq_nvml_open(struct evq_nvml *nvml, char *note, size_t note_bytes)
 
 void evq_nvml_close(struct evq_nvml *nvml)
 {
-    (void)nvml->shutdown(); // Nothing of it is used any more, whatever it says.
+    (void)nvml->shutdown(); // NVML is not used after this, so the result does not matter.
     (void)dlclose(nvml->library);
     *nvml = (struct evq_nvml){0};
 }

@@ -1,7 +1,7 @@
 /*
- * NVML, the NVIDIA driver's own library, loaded at run time: which GPUs there are and how they do.
- * No CUDA. What is opened is for one thread, several may open it; calls may take long, or never
- * return where a GPU has fallen off the bus.
+ * NVML, the library of the NVIDIA driver, loaded at run time. It lists the GPUs and reads their
+ * state, without CUDA. An open handle is for one thread; several threads may open one each. Calls
+ * may be slow, and may never return if a GPU has fallen off the bus.
  */
 #ifndef EVQ_WORKER_NVML_H
 #define EVQ_WORKER_NVML_H
@@ -10,11 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct evq_nvml_memory { // As NVML has it; bytes.
+struct evq_nvml_memory { // Layout of NVML; bytes.
     unsigned long long total, free, used;
 };
 
-struct evq_nvml_share { // As NVML has it; percent of the time since it last looked.
+struct evq_nvml_share { // Layout of NVML; percent of the time since the last call.
     unsigned int gpu, memory;
 };
 
@@ -28,28 +28,28 @@ struct evq_nvml {
     int (*memory)(void *device, struct evq_nvml_memory *ret_memory);
     int (*name)(void *device, char *name, unsigned int bytes);
     int (*uuid)(void *device, char *uuid, unsigned int bytes);
-    int (*share)(void *device, struct evq_nvml_share *ret_share);            // NULL: not there.
-    int (*temperature)(void *device, int sensor, unsigned int *ret_celsius); // NULL: not there.
-    // MIG; NULL: not there.
+    int (*share)(void *device, struct evq_nvml_share *ret_share); // NULL: NVML lacks it.
+    // NULL: NVML lacks it. The functions below are for MIG; NULL: NVML lacks them.
+    int (*temperature)(void *device, int sensor, unsigned int *ret_celsius);
     int (*cut_mode)(void *device, unsigned int *ret_mode, unsigned int *ret_pending);
     int (*cut_most)(void *device, unsigned int *ret_count);
     int (*cut_handle)(void *device, unsigned int number, void **ret_instance);
 };
 
-#define EVQ_NVML_UUID_BYTES 96 // What NVML asks for, whatever UUIDs take.
+#define EVQ_NVML_UUID_BYTES 96 // NVML requires this size, whatever the length of a UUID.
 
-/* False: there is none, or it does not answer; note says why, in one sentence. */
+/* Returns false if NVML is missing or does not answer; note then says why. */
 bool evq_nvml_open(struct evq_nvml *nvml, char *note, size_t note_bytes);
 void evq_nvml_close(struct evq_nvml *nvml);
 
-/* By number or UUID, as CUDA_VISIBLE_DEVICES takes them. False: it is not there. */
+/* Finds a GPU by number or UUID, as in CUDA_VISIBLE_DEVICES. False: it does not exist. */
 bool evq_nvml_find(const struct evq_nvml *nvml, const char *id, void **ret_device);
 
-/* How many MIG instances the GPU may have been cut into; 0: it is whole. A GPU that is cut up is
- * not there for CUDA, its instances are. */
+/* The largest number of MIG instances of this GPU; 0: it is not partitioned. CUDA sees the
+ * instances of a partitioned GPU, but not the GPU itself. */
 uint32_t evq_nvml_instances(const struct evq_nvml *nvml, void *device);
 
-/* By number, below that. False: it is not there, or not shown to us. */
+/* Opens the MIG instance with this number. False: it does not exist, or is not visible to us. */
 bool evq_nvml_instance(const struct evq_nvml *nvml, void *device, uint32_t number,
                        void **ret_instance);
 

@@ -18,7 +18,7 @@ struct paths {
     char checkpoint[PATH_BYTES];
 };
 
-/* The attempt's directory is new, so no result of another attempt can lie there. */
+/* The attempt's directory is new, so it cannot contain a result of another attempt. */
 static enum evq_status paths_make(const struct evq_evaluator *evaluator,
                                   const struct evq_eval_request *request, struct paths *paths,
                                   struct evq_error *err)

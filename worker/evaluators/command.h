@@ -13,8 +13,8 @@ struct evq_command_place {
     const char *log_path; // Log of this attempt; NULL: none.
 };
 
-/* Statuses as evq_program_run_wait() and evq_result_files_read() give them; exit 0 without results
- * is EVQ_E_RETRY. */
+/* Returns the statuses of evq_program_run_wait() and evq_result_files_read(). Exit status 0 without
+ * results is EVQ_E_RETRY. */
 enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
                                  const struct evq_command_place *place,
                                  const struct evq_eval_request *request,

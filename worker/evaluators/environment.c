@@ -12,8 +12,8 @@ static const char *const base_names[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ",
 #define BASE_COUNT  (sizeof(base_names) / sizeof(base_names[0]))
 #define FIXED_COUNT 4 // CUDA_VISIBLE_DEVICES, MASTER_ADDR, MASTER_PORT and the NULL.
 
-/* Names that would make a program believe it is part of somebody else's job: SLURM_*, RANK,
- * MASTER_PORT, ... */
+/* Whether the name would make a program believe that it belongs to somebody else's job: SLURM_*,
+ * RANK, MASTER_PORT and others. */
 static bool is_scrubbed(const char *name)
 {
     static const char *const prefixes[] = {"SLURM_",        "SLURMD_", "SRUN_",  "SBATCH_",
@@ -44,8 +44,8 @@ static bool is_scrubbed(const char *name)
     return false;
 }
 
-/* A port nobody listens on now; -1 when there is none. Another process may take it first: torch
- * then says so. */
+/* A port on which nobody listens now; -1: there is none. If another process takes it first, torch
+ * reports that. */
 static int port_free(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -98,7 +98,8 @@ static void list_pass(struct list *list, const char *name)
     }
 }
 
-/* name: a variable, or all whose names begin as it does up to its '*'. */
+/* Passes the variable `name`, or, if it ends in '*', all variables that begin with the text before
+ * it. */
 static void list_pass_matching(struct list *list, const char *name)
 {
     const char *star = strchr(name, '*');

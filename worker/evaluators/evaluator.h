@@ -1,6 +1,6 @@
 /*
- * One way to turn a checkpoint and a suite into results. Lives in the child of one slot; one
- * thread.
+ * What every kind of evaluator takes and reports when it turns a checkpoint and a suite into
+ * results. An evaluator lives in the child of one slot; one thread.
  */
 #ifndef EVQ_WORKER_EVALUATOR_H
 #define EVQ_WORKER_EVALUATOR_H
@@ -15,22 +15,25 @@ struct evq_eval_request {
     const struct evq_config *config;
     const struct evq_suite *suite;
     const struct evq_job *job; // NULL for `evalq-worker eval`.
-    const char *variant;       // Which weights, where job is NULL; NULL: regular.
-    int root_fd;               // Directory the checkpoint lies beneath.
+    const char *variant;       // Which weights, if job is NULL; NULL: regular.
+    int root_fd;               // The directory that contains the checkpoint.
     const char *root_path;     // Its absolute path, for commands and messages.
     const char *path;          // Relative to root_fd.
-    const char *prepared;      // "" or the absolute path of the directory `prepare` made: evaluated
-                               // instead of path.
-    int32_t shard;             // -1: all of the data.
+    // "", or the absolute path of the directory that `prepare` made; it is evaluated instead of
+    // path.
+    const char *prepared;
+    int32_t shard;       // -1: all data.
     int32_t shard_count; // 0: not sharded. Shard s takes samples i with i mod shard_count == s.
-    const char *const *tasks_done; // Names to leave out.
+    const char *const *tasks_done; // Names of tasks that are already published.
     size_t task_done_count;
     const char *scratch; // Directory of this attempt; removed by the supervisor.
     int32_t attempt;
-    const char *epoch; // Of the queue it was claimed from; NULL: of none. Names the log.
+    // Epoch of the queue that the job comes from; NULL: no queue. It is used in the name of the
+    // log.
+    const char *epoch;
 };
 
-/* Of the weights that are evaluated; never NULL. */
+/* Which weights are evaluated; never NULL. */
 static inline const char *evq_eval_variant(const struct evq_eval_request *request)
 {
     const char *variant = request->job != NULL ? request->job->variant : request->variant;
@@ -49,13 +52,14 @@ static inline bool evq_eval_task_is_done(const struct evq_eval_request *request,
     return false;
 }
 
-/* How an evaluator speaks to its child's main loop. Every call may return EVQ_E_STOPPED: give up at
- * once (cancelled). Any other failure of task() is the evaluation's, and so is its message. */
+/* How an evaluator reports to the main loop of its child. Each call may return EVQ_E_STOPPED: the
+ * job is cancelled, so return at once. Any other failure of task() is the failure of the
+ * evaluation, with its message. */
 struct evq_eval_report {
     void *context;
     enum evq_status (*progress)(void *context, int64_t done, int64_t total, const char *status);
-    /* result: task, metrics, sums, n, timing, digests, backend, device set; the rest is the
-     * caller's business. */
+    /* result has task, metrics, sums, n, timing, digests, backend and device set. The caller adds
+     * the rest. */
     enum evq_status (*task)(void *context, const struct evq_result *result, struct evq_error *err);
 };
 

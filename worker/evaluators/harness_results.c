@@ -16,7 +16,7 @@
 #define ENTRIES_MAX 100000
 
 struct newest {
-    int dir_fd; // Directory of the file; -1: none found yet.
+    int dir_fd; // Directory of the newest file; -1: none found yet.
     char name[256];
     struct timespec time;
     size_t entries;
@@ -52,7 +52,7 @@ static void newest_offer(struct newest *newest, int dir_fd, const char *name,
     (void)snprintf(newest->name, sizeof(newest->name), "%s", name);
 }
 
-/* Takes over dir_fd. Symbolic links are not followed. */
+/* Searches dir_fd, which it takes over. It does not follow symbolic links. */
 static void directory_walk(struct newest *newest, int dir_fd, int depth)
 {
     struct dirent *entry;
@@ -81,7 +81,7 @@ static void directory_walk(struct newest *newest, int dir_fd, int depth)
     (void)closedir(dir);
 }
 
-/* "n-samples": {TASK: {"original": 100, "effective": 20}}. */
+/* Finds the count in "n-samples": {TASK: {"original": 100, "effective": 20}}. */
 static json_t *samples_of(const json_t *json, const char *task)
 {
     const json_t *entry = json_object_get(json_object_get(json, "n-samples"), task);
@@ -98,11 +98,11 @@ static json_t *task_clean(const json_t *json, const char *task, json_t *metrics)
     json_t *clean = json_object();
     json_object_foreach(metrics, key, value)
     {
-        // Text such as "alias" and "N/A" is no metric; neither is a stray "n" or "sample_len".
+        // Texts such as "alias" and "N/A" are not metrics, and neither are "n" and "sample_len".
         if (evq_json_number(value, &number) && strcmp(key, "n") != 0 &&
             strcmp(key, "sample_len") != 0) {
             (void)json_object_set(clean, key,
-                                  value); // Out of memory: the check for all tasks tells.
+                                  value); // If memory runs out, the check for all tasks notices it.
         }
     }
     json_t *samples = samples_of(json, task);

@@ -1,6 +1,6 @@
 /*
- * What lm-evaluation-harness and lmms-eval leave behind: DIR/MODEL/results_TIME.json or
- * DIR/MODEL/TIME_results.json.
+ * The results directory of lm-evaluation-harness and lmms-eval: DIR/MODEL/results_TIME.json or
+ * DIR/MODEL/TIME_results.json. Any thread.
  */
 #ifndef EVQ_WORKER_EVALUATORS_HARNESS_RESULTS_H
 #define EVQ_WORKER_EVALUATORS_HARNESS_RESULTS_H
@@ -12,7 +12,8 @@
 
 /*
  * Reads the newest results file beneath path as {TASK: {METRIC: number, ..., "n": samples}},
- * without aliases and "N/A"s. The caller decrefs *ret_tasks. EVQ_E_NOT_FOUND: there is none.
+ * without aliases and "N/A" values. The caller decrefs *ret_tasks. EVQ_E_NOT_FOUND: there is no
+ * such file.
  */
 enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, json_t **ret_tasks,
                                          struct evq_error *err) EVQ_CHECK_RESULT;

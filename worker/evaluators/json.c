@@ -9,7 +9,7 @@
 #include "shared/base/file.h"
 #include "shared/base/json_memory.h"
 
-/* Puts quotes around the three words where they stand outside a string. */
+/* Puts quotes around NaN, Infinity and -Infinity outside strings. */
 static void words_quote(const char *text, size_t bytes, struct evq_buffer *out)
 {
     static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
@@ -52,7 +52,8 @@ enum evq_status evq_json_object(const char *text, size_t bytes, const char *wher
         goto out;
     }
     evq_json_memory_clear();
-    // Python's integers have no end: one that no 64 bits hold must not cost all that stands beside.
+    // Python has integers of any size. Read as reals, an integer above 64 bits does not make the
+    // whole file invalid.
     json_t *json =
         json_loadb(source, quoted.bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &fault);
     if (evq_json_memory_failed()) {

@@ -16,7 +16,7 @@ void evq_line_pipe_init(struct evq_line_pipe *lines)
 
 void evq_line_pipe_close(struct evq_line_pipe *lines)
 {
-    evq_file_close(&lines->in_fd); // What it did not read it will not.
+    evq_file_close(&lines->in_fd); // The program will not read the rest.
     evq_file_close(&lines->out_fd);
     lines->in_fd = lines->out_fd = -1;
     evq_buffer_clear(&lines->said);

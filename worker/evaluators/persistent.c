@@ -31,16 +31,16 @@ struct evq_persistent {
     struct evq_process process;
     struct evq_line_pipe lines;
     struct evq_program_log errors;
-    uint64_t turn;            // Of the present job: each that is handed over has a number.
-    bool echoes;              // The program says with its lines which turn they are of.
-    uint64_t late;            // Lines of earlier turns that came in this one.
-    int64_t began_us;         // When it took the present job, or ended its last task.
-    bool *tasks_given;        // Of the present job, by number in the suite.
-    size_t task_room;         // Of tasks_given.
-    struct evq_error refusal; // Why one of them was not taken; EVQ_OK: all were.
+    uint64_t turn;     // Number of the present job. Each job that is handed over has its own.
+    bool echoes;       // The program names the job's number in its lines.
+    uint64_t late;     // Lines about earlier jobs that arrived during this one.
+    int64_t began_us;  // When the program took the present job, or ended its last task.
+    bool *tasks_given; // Which tasks of the suite the present job has reported.
+    size_t task_room;  // Allocated entries of tasks_given.
+    struct evq_error refusal; // Why a task's result was refused; EVQ_OK: none was.
 };
 
-/* What the other side's next line means for the job. */
+/* What the next line of the program means for the job. */
 enum said { SAID_NOTHING, SAID_READY, SAID_PROGRESS, SAID_TASK, SAID_DONE, SAID_ERROR };
 
 enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const char *devices,
@@ -65,7 +65,7 @@ static void persistent_kill(struct evq_persistent *persistent, int64_t grace_ms)
 {
     evq_file_close(&persistent->lines.in_fd);
     evq_process_end(&persistent->process, grace_ms);
-    (void)evq_program_log_read(&persistent->errors); // Its last words.
+    (void)evq_program_log_read(&persistent->errors); // The last output of the program is kept.
     evq_line_pipe_close(&persistent->lines);
     persistent->echoes = false;
 }
@@ -85,7 +85,7 @@ void evq_persistent_free(struct evq_persistent *persistent)
     if (persistent_runs(persistent)) {
         enum evq_status ignored = evq_line_pipe_send(
             &persistent->lines, exit_line, sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
-        (void)ignored; // The end of its input says the same.
+        (void)ignored; // The program also notices the end of its input.
         evq_file_close(&persistent->lines.in_fd);
         const int64_t deadline_ms = evq_clock_mono_ms() + EXIT_GRACE_MS;
         while (!evq_process_check(&persistent->process) && evq_clock_left_ms(deadline_ms) > 0) {
@@ -161,7 +161,7 @@ out:
     return status;
 }
 
-/* The program broke its word: it is killed and this job charged with a crash. */
+/* The program broke the protocol: it is killed, and the job is charged with a crash. */
 static enum evq_status persistent_crash(struct evq_persistent *persistent,
                                         struct evq_failure *failure, struct evq_error *err,
                                         const char *what)
@@ -229,7 +229,8 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     }
     enum evq_status status = evq_results_task(task, metrics, "task message", &result, err);
     if (status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
-        // Its program keeps to the protocol, and would say the same again: no crash, no retry.
+        // The program keeps to the protocol and would report the same again, so this is neither a
+        // crash nor worth a retry.
         (void)evq_error_set(&persistent->refusal, status, "evaluator '%s': %s",
                             persistent->evaluator->name, err->message);
         return EVQ_E_STOPPED;
@@ -250,13 +251,13 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     status = report->task(report->context, result, &persistent->refusal);
     if (status != EVQ_OK) {
         persistent->refusal.status = status;
-        status = EVQ_E_STOPPED; // The program has done nothing wrong: it is told to stop.
+        status = EVQ_E_STOPPED; // The program did nothing wrong, so it is asked to stop.
     }
     evq_result_free(result);
     return status;
 }
 
-/* One line's meaning. EVQ_E_CORRUPT and the like: it follows no rule. */
+/* Interprets one line. Any error means that the line breaks the protocol. */
 static enum evq_status line_take(struct evq_persistent *persistent, const char *text, size_t bytes,
                                  const struct evq_eval_request *request,
                                  const struct evq_eval_report *report, enum said *ret_said,
@@ -273,7 +274,7 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
     const int64_t turn = json_count(line, "turn");
     persistent->echoes = persistent->echoes || turn > 0;
     if (turn > 0 && (uint64_t)turn != persistent->turn) {
-        persistent->late++; // What it says of an earlier job is of no use to this one.
+        persistent->late++; // A line about an earlier job does not count for this one.
         *ret_said = SAID_NOTHING;
     } else if (strcmp(type, "ready") == 0) {
         *ret_said = SAID_READY;
@@ -331,7 +332,8 @@ static enum evq_status line_next(struct evq_persistent *persistent,
             (void)evq_process_check(&persistent->process);
             for (int i = 0; i < 10 && !evq_process_check(&persistent->process); i++) {
                 struct pollfd item = {.fd = persistent->process.status_fd, .events = POLLIN};
-                (void)poll(&item, 1, TICK_MS); // It closed its output because it is ending.
+                // The program closed its output because it is exiting.
+                (void)poll(&item, 1, TICK_MS);
             }
             return persistent_crash(persistent, failure, err, "closed its standard output");
         }
@@ -367,7 +369,8 @@ static enum evq_status ready_wait(struct evq_persistent *persistent,
         const enum evq_status status = line_next(persistent, request, report, &said, failure, err);
         if (status != EVQ_OK) {
             failure->crash =
-                false; // It never saw the job: a broken program, not a poisonous checkpoint.
+                // The program never saw the job, so the program is broken and not the checkpoint.
+                false;
             return status;
         }
         if (said != SAID_NOTHING && said != SAID_READY && said != SAID_PROGRESS) {
@@ -402,7 +405,7 @@ static enum evq_status silent_task(void *context, const struct evq_result *resul
     return EVQ_OK;
 }
 
-/* Asks for the end of the job and gives it time; a program that does not answer is killed. */
+/* Asks the program to stop the job and waits. A program that does not answer is killed. */
 static enum evq_status job_cancel(struct evq_persistent *persistent,
                                   const struct evq_eval_request *request, struct evq_error *err)
 {
@@ -468,8 +471,8 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
     return EVQ_OK;
 }
 
-/* Answers that do not name their turn would be taken for results of the next: a program that said
- * anything since its last job ended, and does not name it, is not to be trusted with the next. */
+/* Lines without a job number could be taken for results of the next job. A program that does not
+ * number its lines and wrote something since its last job ended is therefore not given another. */
 static bool spoke_unasked(struct evq_persistent *persistent)
 {
     const bool open = evq_line_pipe_fill(&persistent->lines);

@@ -47,7 +47,7 @@ const char *evq_placement_pick(int root_fd, const struct evq_job *job)
     if (job->pin != NULL && job->pin[0] != '\0' &&
         (evq_root_open(root_fd, job->pin, false, &fd, NULL) == EVQ_OK ||
          evq_root_open(root_fd, job->pin, true, &fd, NULL) == EVQ_OK)) {
-        (void)close(fd); // Opened for reading: nothing to lose.
+        (void)close(fd); // It was opened for reading, so a failed close loses nothing.
         return job->pin;
     }
     return job->path;

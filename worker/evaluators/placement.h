@@ -1,5 +1,5 @@
 /*
- * A checkpoint as a root directory and a path beneath it: of a path on the command line, of a job.
+ * Splits the location of a checkpoint into a root directory and a path beneath it.
  */
 #ifndef EVQ_WORKER_PLACE_H
 #define EVQ_WORKER_PLACE_H
@@ -13,14 +13,14 @@ struct evq_placement {
     char path[4096]; // Relative to it.
 };
 
-/* Symbolic links on the way are followed once, here. EVQ_E_GONE: there is nothing. The caller
- * closes it. */
+/* Opens the root of a path from the command line. Symbolic links are followed once, here.
+ * EVQ_E_GONE: the path does not exist. The caller calls evq_placement_close(). */
 enum evq_status evq_placement_open(const char *path, struct evq_placement *ret_place,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_placement_close(struct evq_placement *place);
 
-/* Where a job's checkpoint lies beneath its root: the pinned copy where that is there, since the
- * trainer may have removed the original meanwhile. The job's own text. */
+/* The path of a job's checkpoint beneath its root: the pinned copy if it exists, because the
+ * trainer may have removed the original. The text belongs to the job. */
 const char *evq_placement_pick(int root_fd, const struct evq_job *job);
 
 #endif

@@ -16,11 +16,11 @@
 #include "worker/evaluators/job_json.h"
 #include "worker/evaluators/program_run.h"
 
-#define PARTIAL    ".partial" // Of what is still being made.
+#define PARTIAL    ".partial" // Suffix of a directory that is still being made.
 #define PATH_BYTES 8192
-#define AGE_BYTES  (PATH_BYTES + 257) // A directory, a slash and a name in it.
+#define AGE_BYTES  (PATH_BYTES + 257) // Room for a directory, a slash and a name.
 
-/* Whether the lock we hold is still the one the name leads to: it may have been removed while we
+/* Whether the lock we hold is still the file of that name. It may have been removed while we
  * waited. */
 static bool lock_is_current(int fd, const char *path)
 {
@@ -30,8 +30,8 @@ static bool lock_is_current(int fd, const char *path)
     return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino;
 }
 
-/* Shared when what it guards is there (many may use it at once), else exclusive: *ret_made says
- * which. */
+/* Takes the lock: shared if the prepared directory exists (many can use it at once), otherwise
+ * exclusive. *ret_made tells which. */
 static enum evq_status lock_take(const char *path, const char *final,
                                  const struct evq_eval_report *report, int *ret_fd, bool *ret_made,
                                  struct evq_error *err)
@@ -87,7 +87,7 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
     (void)snprintf(job, sizeof(job), "%s/prepare.json", request->scratch);
     (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, final);
     evq_job_json_checkpoint(request, checkpoint, sizeof(checkpoint));
-    evq_scratch_remove(partial); // Of an attempt that was killed: we hold the lock.
+    evq_scratch_remove(partial); // A killed attempt left it; we hold the lock, so nobody uses it.
     if (mkdir(partial, 0700) != 0) {
         return evq_error_set(err, EVQ_E_IO, "create '%s': %s", partial, strerror(errno));
     }
@@ -136,8 +136,7 @@ static int age_compare(const void *a, const void *b)
     return (left.tv_nsec > right.tv_nsec) - (left.tv_nsec < right.tv_nsec);
 }
 
-/* A directory whose lock is held is in use by some slot and stays, as does what is being made of
- * it. */
+/* Removes a prepared directory unless some slot uses it or is making it. */
 static void prepared_remove(const char *path)
 {
     char partial[AGE_BYTES + sizeof(PARTIAL)];
@@ -146,7 +145,8 @@ static void prepared_remove(const char *path)
     (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, path);
     (void)snprintf(lock, sizeof(lock), "%s.lock", path);
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    // Another removed it meanwhile, and a third makes it anew behind a lock of the same name.
+    // Another process may have removed it in the meantime, and a third may be making it again
+    // behind a new lock of the same name.
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && lock_is_current(fd, lock)) {
         evq_scratch_remove(partial);
         evq_scratch_remove(path);
@@ -171,7 +171,7 @@ static void prepared_prune(const char *directory)
             continue;
         }
         (void)snprintf(ages[count].path, AGE_BYTES, "%s/%s", directory, entry->d_name);
-        if (evq_file_ends_with(entry->d_name, PARTIAL)) { // Of a worker that was killed, perhaps.
+        if (evq_file_ends_with(entry->d_name, PARTIAL)) { // A killed worker may have left it.
             ages[count].path[strlen(ages[count].path) - strlen(PARTIAL)] = '\0';
             prepared_remove(ages[count].path);
         } else {
@@ -211,8 +211,8 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
     (void)snprintf(lock, sizeof(lock), "%s.lock", ret_prepared->path);
     enum evq_status status = lock_take(lock, ret_prepared->path, report, &lock_fd, &made, err);
     if (status == EVQ_OK && !made) {
-        // Exclusive another slot might look in vain while we evaluate: shared as soon as it is
-        // made.
+        // The lock becomes shared as soon as the directory is made, so that other slots can use it
+        // while we evaluate.
         status = prepare_make(evaluator, place, ret_prepared->path, request, report, failure, err);
         (void)flock(lock_fd, LOCK_SH | LOCK_NB);
     }
@@ -220,7 +220,8 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
         evq_file_close(&lock_fd);
         return status;
     }
-    (void)utimensat(AT_FDCWD, ret_prepared->path, NULL, 0); // Used now: last to be pruned.
+    // It was used now, so it is removed last.
+    (void)utimensat(AT_FDCWD, ret_prepared->path, NULL, 0);
     ret_prepared->lock_fd = lock_fd;
     prepared_prune(directory);
     return EVQ_OK;

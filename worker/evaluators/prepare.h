@@ -1,24 +1,24 @@
 /*
- * What a suite's prepare command makes of a checkpoint (merged, converted): made once per
- * checkpoint content and variant, shared by the slots and workers of one scratch directory, removed
- * least recently used first. docs/evaluators.md.
+ * Runs a suite's prepare command (merge, convert). It runs once for each content of a checkpoint
+ * and variant. The slots and workers that use the same scratch directory share the result, and the
+ * least recently used is removed first. docs/evaluators.md describes it. One thread.
  */
 #ifndef EVQ_WORKER_PREPARE_H
 #define EVQ_WORKER_PREPARE_H
 
 #include "worker/evaluators/command.h"
 
-#define EVQ_PREPARE_KEPT 4 // Prepared checkpoints of one scratch directory that are not in use.
+#define EVQ_PREPARE_KEPT 4 // Unused prepared checkpoints that are kept in one scratch directory.
 
-struct evq_prepared { // Held while the evaluation runs.
+struct evq_prepared { // A prepared checkpoint, locked while the evaluation runs.
     int lock_fd;
     char path[4096];
 };
 
 /*
- * key names the content: fingerprint, variant and suite's prepare. Runs the command when nothing is
- * there yet; waits, with progress, while another process prepares the same. Statuses as
- * evq_program_run_wait(). The caller closes *ret_prepared.
+ * key identifies the content: fingerprint, variant, and the suite's prepare. Runs the command if
+ * nothing is prepared yet. Waits, with progress, while another process prepares the same. Returns
+ * the statuses of evq_program_run_wait(). The caller closes *ret_prepared.
  */
 enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
                                  const struct evq_command_place *place, const char *key,

@@ -16,7 +16,8 @@
 
 enum record_kind { RECORD_PID = 1, RECORD_EXEC_ERRNO, RECORD_EXIT };
 
-struct record { // What goes through the status pipe; smaller than PIPE_BUF, so written whole.
+// What is sent through the status pipe. It is smaller than PIPE_BUF, so it is written at once.
+struct record {
     int32_t kind;
     int32_t value;
 };
@@ -31,7 +32,8 @@ static void record_write(int fd, enum record_kind kind, int value)
     } while (written < 0 && errno == EINTR);
 }
 
-/* Everything from here to exec or _exit runs in a forked copy: async-signal-safe calls alone. */
+/* Everything from here to exec or _exit runs in a forked copy, so it makes only async-signal-safe
+ * calls. */
 
 static void program_exec(const struct evq_process_config *config, int status_fd)
 {
@@ -39,7 +41,7 @@ static void program_exec(const struct evq_process_config *config, int status_fd)
                                 SIGQUIT, SIGCHLD, SIGUSR1, SIGUSR2};
     sigset_t none;
 
-    (void)setsid(); // Cannot fail: a forked process leads no group.
+    (void)setsid(); // This cannot fail, because a forked process leads no group.
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     record_write(status_fd, RECORD_PID, (int)getpid());
     for (size_t i = 0; i < sizeof(reset) / sizeof(reset[0]); i++) {
@@ -48,13 +50,13 @@ static void program_exec(const struct evq_process_config *config, int status_fd)
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     const int input = config->stdin_fd >= 0 ? config->stdin_fd : open("/dev/null", O_RDONLY);
-    // Copied above 2 first, so that no source is overwritten by an earlier dup2().
+    // The descriptors are first copied to numbers above 2, so that no dup2() overwrites a source.
     const int fds[3] = {fcntl(input, F_DUPFD_CLOEXEC, 3),
                         fcntl(config->stdout_fd, F_DUPFD_CLOEXEC, 3),
                         fcntl(config->stderr_fd, F_DUPFD_CLOEXEC, 3)};
     if (dup2(fds[0], 0) == 0 && dup2(fds[1], 1) == 1 && dup2(fds[2], 2) == 2 &&
         chdir(config->directory) == 0) {
-        // execve() takes char *const[]: the strings are not written to.
+        // execve() takes char *const[] but does not write to the strings.
         char *const *argv = NULL;
         memcpy(&argv, &config->argv, sizeof(argv));
         (void)execvpe(argv[0], argv, config->envp);
@@ -69,8 +71,9 @@ static void group_kill(pid_t pid)
     (void)kill(pid, SIGKILL); // It may not have called setsid() yet.
 }
 
-/* Kills whatever the program left that is no longer in its group: as the nearest subreaper, such
- * daemons have become our children. Bounded: one may not die, or fork without end. */
+/* Kills processes of the program that left its group. We are the nearest subreaper, so such daemons
+ * have become our children. The loop is bounded, because one may not die, or may fork without end.
+ */
 static void orphans_kill(void)
 {
     enum { ROUNDS_MAX = 1000 };
@@ -82,7 +85,7 @@ static void orphans_kill(void)
         const ssize_t bytes = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
         evq_file_close(&fd);
         pid_t pid = 0;
-        // A number that the end of text cuts off is left for the next round.
+        // A number that is cut off at the end of the text is read again in the next round.
         for (ssize_t i = 0; i < bytes; i++) {
             if (text[i] >= '0' && text[i] <= '9') {
                 pid = pid * 10 + (text[i] - '0');
@@ -94,13 +97,13 @@ static void orphans_kill(void)
         while (waitpid(-1, NULL, WNOHANG) > 0) {
         }
         if (bytes <= 0) {
-            return; // None left, or no /proc that tells.
+            return; // There are none, or /proc does not tell.
         }
         (void)nanosleep(&pause, NULL);
     }
 }
 
-/* True when the program has ended, which leaves it to be reaped. Daemons of it are reaped here. */
+/* True when the program has ended; it is not reaped yet. Daemons of the program are reaped here. */
 static bool program_ended(pid_t pid)
 {
     siginfo_t info = {0};
@@ -116,8 +119,9 @@ static bool program_ended(pid_t pid)
 }
 
 /*
- * Waits for the program, kills what is left of it, says how it ended. SIGTERM asks it to end the
- * program. When our parent dies, the kernel sends SIGCONT, which a stopped guard receives too.
+ * Runs the guard: waits for the program, kills what is left of it, and reports how it ended.
+ * SIGTERM asks the guard to end the program. If our parent dies, the kernel sends SIGCONT, which
+ * even a stopped guard receives.
  */
 static void guard_run(const struct evq_process_config *config, int status_fd, pid_t parent)
 {
@@ -125,7 +129,7 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
 
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
-    (void)signal(SIGCHLD, SIG_DFL); // Ignored, children would be reaped unseen.
+    (void)signal(SIGCHLD, SIG_DFL); // If SIGCHLD were ignored, children would be reaped unseen.
     (void)prctl(PR_SET_PDEATHSIG, SIGCONT);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (getppid() != parent) {
@@ -139,7 +143,8 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
         record_write(status_fd, RECORD_EXEC_ERRNO, errno);
         _exit(0);
     }
-    // Held open here, the pipes of child and program would never show their end to the other side.
+    // If the guard kept these descriptors open, child and program would never see the end of their
+    // pipes.
     (void)dup2(status_fd, 0);
     (void)close_range(1, ~0U, 0);
     for (;;) {
@@ -151,7 +156,8 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
             break;
         }
     }
-    group_kill(pid); // Before it is reaped: its number cannot have been given to another.
+    // This comes before the reap, so that the number cannot belong to another process.
+    group_kill(pid);
     int wait_status = 0;
     (void)waitpid(pid, &wait_status, 0);
     orphans_kill();
@@ -209,7 +215,7 @@ bool evq_process_check(struct evq_process *process)
         if (got != (ssize_t)sizeof(record)) {
             process->lost = true;
             if (process->pid > 0) {
-                group_kill(process->pid); // The guard was killed: its work falls to us.
+                group_kill(process->pid); // The guard was killed, so we kill the group ourselves.
             }
             process_reap(process);
         } else if (record.kind == RECORD_PID) {
@@ -227,11 +233,11 @@ bool evq_process_check(struct evq_process *process)
     return process->ended;
 }
 
-/* To the whole group; nothing when it has ended. */
+/* Signals the whole group. Does nothing if the program has ended. */
 static void group_signal(const struct evq_process *process, int signal_number)
 {
     if (!process->ended && process->pid > 0) {
-        (void)kill(-process->pid, signal_number); // ESRCH: it ended meanwhile.
+        (void)kill(-process->pid, signal_number); // ESRCH means that it ended in the meantime.
     }
 }
 
@@ -248,7 +254,7 @@ void evq_process_end(struct evq_process *process, int64_t grace_ms)
     if (process->guard <= 0 || evq_process_check(process)) {
         return;
     }
-    // A program started a moment ago may not have said its number yet.
+    // A program that was started a moment ago may not have reported its number yet.
     for (int64_t until = evq_clock_mono_ms() + 1000;
          process->pid == 0 && !process->ended && evq_clock_mono_ms() < until;) {
         struct pollfd item = {.fd = process->status_fd, .events = POLLIN};
@@ -257,15 +263,15 @@ void evq_process_end(struct evq_process *process, int64_t grace_ms)
     }
     if (grace_ms > 0) {
         group_signal(process, SIGTERM);
-        group_signal(process, SIGCONT); // A stopped program must see its SIGTERM.
+        group_signal(process, SIGCONT); // A stopped program must receive its SIGTERM.
         process_wait(process, evq_clock_mono_ms() + grace_ms);
     }
     if (!process->ended) {
         (void)kill(process->guard, SIGTERM);
         process_wait(process, evq_clock_mono_ms() + 5000);
     }
-    if (!process->ended) { // In uninterruptible sleep, as on a hung GPU: left behind, it must not
-                           // hold us.
+    // A process in uninterruptible sleep, as on a hung GPU, is left behind and must not hold us up.
+    if (!process->ended) {
         process->lost = true;
         process->ended = true;
         (void)close(process->status_fd);

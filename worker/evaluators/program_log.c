@@ -8,8 +8,9 @@
 
 #include "shared/base/file.h"
 
-#define READ_BYTES     16384
-#define READS_PER_CALL 16 // A program that floods us must not keep us from our clock.
+#define READ_BYTES 16384
+// A program that writes without end must not keep us from checking the time.
+#define READS_PER_CALL 16
 #define CUT_NOTE       "\n[evalq: the log reached its limit; the rest was dropped]\n"
 
 void evq_program_log_switch(struct evq_program_log *output, const char *path)
@@ -20,7 +21,7 @@ void evq_program_log_switch(struct evq_program_log *output, const char *path)
     output->file_due = path != NULL;
     (void)snprintf(output->path, sizeof(output->path), "%s", path != NULL ? path : "");
     if (path != NULL) {
-        (void)unlink(path); // Of an earlier attempt of that name. Mostly there is none.
+        (void)unlink(path); // A file of an earlier attempt may have this name.
     }
 }
 
@@ -63,7 +64,7 @@ static void file_write(struct evq_program_log *output, const uint8_t *data, size
         output->file_fd =
             open(output->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
     }
-    // A full disk costs the log, not the evaluation.
+    // If the disk is full, the log is lost but the evaluation goes on.
     if (output->file_fd >= 0 &&
         evq_file_write(output->file_fd, data, bytes, "log", NULL) != EVQ_OK) {
         evq_file_close(&output->file_fd);
@@ -113,7 +114,7 @@ bool evq_program_log_read(struct evq_program_log *output)
         } else if (got == 0) {
             evq_file_close(&output->read_fd);
         } else if (errno != EINTR) {
-            break; // EAGAIN: all taken.
+            break; // EAGAIN: everything was read.
         }
     }
     return output->read_fd >= 0;
@@ -129,7 +130,7 @@ static size_t tail_copy(const struct evq_program_log *output, char *out)
     return output->tail_bytes;
 }
 
-/* Escapes line by line, so that the lines stay lines. */
+/* Escapes control bytes line by line and keeps the newlines. */
 static size_t text_escape(const char *text, size_t bytes, char *out, size_t out_bytes)
 {
     size_t used = 0;
@@ -170,7 +171,7 @@ void evq_program_log_line(const struct evq_program_log *output, char *out, size_
         end--;
     }
     size_t start = end;
-    // A progress bar writes its states with carriage returns: the last one counts.
+    // A progress bar separates its states by carriage returns; the last state is shown.
     while (start > 0 && text[start - 1] != '\n' && text[start - 1] != '\r') {
         start--;
     }

@@ -1,6 +1,6 @@
 /*
- * The log of one attempt: what a program writes, bounded on disk, with its last bytes at hand. One
- * thread.
+ * The log of one attempt: what a program writes. The file is bounded, and the last bytes are kept
+ * in memory. One thread.
  */
 #ifndef EVQ_WORKER_EVALUATORS_PROGRAM_LOG_H
 #define EVQ_WORKER_EVALUATORS_PROGRAM_LOG_H
@@ -14,45 +14,45 @@
 #define EVQ_PROGRAM_LOG_TAIL_BYTES 4096
 
 struct evq_program_log {
-    int read_fd;   // To poll; non-blocking. -1 once the other side has closed.
-    int write_fd;  // For the program's stdout and stderr; closed by evq_program_log_started().
-    int file_fd;   // -1: no log file, or none yet.
-    bool file_due; // It is made with the first byte.
+    int read_fd;   // Poll it for reading; non-blocking. -1: the other side has closed it.
+    int write_fd;  // Standard output and error of the program; evq_program_log_started() closes it.
+    int file_fd;   // -1: there is no file, or it is not made yet.
+    bool file_due; // The file is made with the first byte.
     int64_t bytes;
     int64_t bytes_max;
-    uint8_t tail[EVQ_PROGRAM_LOG_TAIL_BYTES]; // A ring.
+    uint8_t tail[EVQ_PROGRAM_LOG_TAIL_BYTES]; // A ring buffer.
     size_t tail_bytes;
     size_t tail_at;   // Where the next byte goes.
-    uint64_t changes; // Rises with each read that brought something.
+    uint64_t changes; // Increases with each read that returned data.
     char path[4096];
 };
 
-/* path NULL: no file. One of that name is removed; the new one is made when there is something to
- * write: making a file costs up to a millisecond, and most programs are silent. Past bytes_max the
- * rest is read and dropped, which the log says. */
+/* path NULL: no file. An existing file of that name is removed. The new one is made with the first
+ * byte, because making a file costs up to a millisecond and most programs are silent. After
+ * bytes_max bytes the rest is dropped, and the log says so. */
 enum evq_status evq_program_log_open(const char *path, int64_t bytes_max,
                                      struct evq_program_log *ret_output,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_program_log_close(
-    struct evq_program_log *output); // Accepts an output that failed to open.
+    struct evq_program_log *output); // Also accepts a log that failed to open.
 void evq_program_log_started(
-    struct evq_program_log *output); // The program has its copy of write_fd.
+    struct evq_program_log *output); // Call it when the program has its copy of write_fd.
 
-/* Goes on into another log file (NULL: none), with the count and the tail begun anew. */
+/* Continues in another file (NULL: none), with count and tail reset. */
 void evq_program_log_switch(struct evq_program_log *output, const char *path);
 
-/* Takes what is there, without waiting; false once the other side has closed. */
+/* Reads what is there, without waiting. False: the other side has closed it. */
 bool evq_program_log_read(struct evq_program_log *output);
 
-/* The log file's path; "none": nothing was written, or it could not be. */
+/* The path of the log file; "none": nothing was written, or the file could not be made. */
 const char *evq_program_log_where(const struct evq_program_log *output);
 
-/* Adds a line of ours, with its newline. */
+/* Adds a line of our own, with its newline. */
 void evq_program_log_note(struct evq_program_log *output, const char *text);
 
-/* The tail as text, control bytes escaped (newlines kept), as much of its end as fits. */
+/* Writes as much of the tail as fits, as text. Control bytes are escaped, except newlines. */
 void evq_program_log_tail(const struct evq_program_log *output, char *out, size_t out_bytes);
-/* The last line that is not empty, escaped. */
+/* Writes the last line that is not empty, escaped. */
 void evq_program_log_line(const struct evq_program_log *output, char *out, size_t out_bytes);
 
 #endif

@@ -12,7 +12,7 @@
 
 #define TICK_MS      100
 #define STATUS_BYTES 65
-#define LEFTOVER_MS  200 // For what is still in the pipe when the program has ended.
+#define LEFTOVER_MS  200 // Time for reading what is still in the pipe after the program has ended.
 
 static enum evq_status process_start(const struct evq_program_run *attempt,
                                      struct evq_program_log *output, struct evq_process *process,
@@ -37,7 +37,8 @@ static enum evq_status process_start(const struct evq_program_run *attempt,
     return status;
 }
 
-/* Waits for the end, the limit or a cancel. The program may still run when this is not EVQ_OK. */
+/* Waits for the end, the time limit or a cancel. If the result is not EVQ_OK, the program may still
+ * run. */
 static enum evq_status process_watch(const struct evq_program_run *attempt,
                                      struct evq_program_log *output, struct evq_process *process,
                                      struct evq_error *err)
@@ -72,7 +73,7 @@ static void output_drain(struct evq_program_log *output)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + LEFTOVER_MS;
 
-    // A grandchild that left the session may hold the pipe open: bounded by time.
+    // A grandchild that left the session may keep the pipe open, so the time is limited.
     while (evq_program_log_read(output) && evq_clock_mono_ms() < deadline_ms) {
         struct pollfd item = {.fd = output->read_fd, .events = POLLIN};
         if (poll(&item, 1, evq_clock_left_ms(deadline_ms)) <= 0) {
@@ -111,7 +112,7 @@ enum evq_status evq_program_run_final(const char *name, const struct evq_program
     char line[400];
 
     evq_program_log_line(output, line, sizeof(line));
-    // The cause first: the job's record and tables keep only the beginning.
+    // The cause comes first, because the job's record and tables keep only the beginning.
     return line[0] != '\0' ? evq_error_set(err, EVQ_E_INVALID,
                                            "%s (evaluator '%s' failed for good, exit status %d)",
                                            line, name, EVQ_ATTEMPT_EXIT_FINAL)

@@ -30,9 +30,9 @@ static bool name_valid(const char *name)
            evq_metric_name_printable(name) == bytes;
 }
 
-/* Where name is that of a standard error: NAME_stderr, NAME_stderr_KIND, and either with ",FILTER"
- * behind it, as lm-eval and lmms-eval write them ("acc_stderr_clt,none" is of "acc,none"). Returns
- * where "_stderr" begins, NULL if name is a metric's. */
+/* Recognises the name of a standard error: NAME_stderr or NAME_stderr_KIND, possibly followed by
+ * ",FILTER", as lm-eval and lmms-eval write them ("acc_stderr_clt,none" belongs to "acc,none").
+ * Returns the position of "_stderr", or NULL if name is a metric. */
 static const char *std_error_suffix(const char *name)
 {
     const char *comma = name + strcspn(name, ",");
@@ -55,7 +55,7 @@ static bool std_error_is_of(const char *name, const char *suffix, const char *me
            strcmp(metric + head, suffix + strcspn(suffix, ",")) == 0;
 }
 
-/* The shortest name counts if there are several kinds: NAME_stderr before NAME_stderr_clt. */
+/* If there are several kinds, the shortest name counts: NAME_stderr before NAME_stderr_clt. */
 static double std_error_find(const json_t *metrics, const char *metric)
 {
     double found = (double)NAN;
@@ -83,7 +83,7 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
     double number;
 
     if (!name_valid(key)) {
-        char shown[64]; // Its beginning, where it is longer than may be.
+        char shown[64]; // The beginning of a name that is too long.
         return evq_error_set(
             err, EVQ_E_INVALID,
             "%s: a metric of task '%s' is named '%s' (%zu bytes), expected 1 to %d "
@@ -92,7 +92,7 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
             strlen(key), EVQ_METRIC_NAME_BYTES_MAX);
     }
     if (std_error_suffix(key) != NULL) {
-        return EVQ_OK; // Published with its metric, and never a metric of its own.
+        return EVQ_OK; // It is published with its metric, and is not a metric itself.
     }
     if (!evq_json_number(value, &number)) {
         return evq_error_set(err, EVQ_E_INVALID, "%s: metric '%s' of task '%s' is not a number",
@@ -146,7 +146,7 @@ enum evq_status evq_results_task(const char *task, const json_t *metrics, const 
         status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);
         goto out;
     }
-    // jansson iterates a const object only through a cast; nothing is changed.
+    // jansson can iterate over a const object only after a cast. Nothing is changed.
     json_object_foreach((json_t *)(uintptr_t)metrics, key, value)
     {
         status = metric_add(result, list, metrics, key, value, where, err);
@@ -187,7 +187,8 @@ static enum evq_status results_add(struct evq_results *results, const char *task
     return status;
 }
 
-/* {METRIC: number} stands for the only task; it is told from {TASK: {...}} by its first value. */
+/* Whether the file is {METRIC: number}, for a suite of one task, and not {TASK: {...}}. The first
+ * value decides. */
 static bool json_is_flat(const json_t *json)
 {
     void *first = json_object_iter((json_t *)(uintptr_t)json);
@@ -195,14 +196,14 @@ static bool json_is_flat(const json_t *json)
     return first == NULL || !json_is_object(json_object_iter_value(first));
 }
 
-/* Its name in the file: that of the task, or the task's option `source`. */
+/* The task's name in the file: its own name, or its option `source`. */
 static const char *task_source(const struct evq_task_config *task)
 {
     return evq_pair_get(task->options, task->option_count, "source", task->name);
 }
 
-/* A misspelt task in a file written for us must not pass in silence; a harness also lists what a
- * task is made of. */
+/* A misspelt task in a file that was written for us is an error. A harness also lists the parts of
+ * a task, which is allowed. */
 static enum evq_status tasks_check(const struct evq_suite *suite, const json_t *json,
                                    const char *path, struct evq_error *err)
 {
@@ -226,8 +227,8 @@ static enum evq_status tasks_check(const struct evq_suite *suite, const json_t *
     return EVQ_OK;
 }
 
-/* Of a suite whose one task has `source: "*"`: what the file tells of is what there is. Names that
- * the queue cannot carry are mapped; a group without metrics of its own is passed over. */
+/* For a suite whose only task has `source: "*"`: every task of the file is taken. Names that the
+ * queue cannot carry are mapped, and groups without own metrics are skipped. */
 static enum evq_status tasks_take(const char *const *tasks_done, size_t task_done_count,
                                   const json_t *json, const char *path, struct evq_results *results,
                                   struct evq_error *err)

@@ -21,15 +21,16 @@ static void *open_beside(const char *folder, const char *relative)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-/* RTLD_NOW: a missing library shows here and not in the middle of a job. RTLD_NODELETE: a CUDA
- * runtime that was asked for its devices does not survive being unloaded. */
+/* RTLD_NOW makes a missing library appear here and not in the middle of a job. RTLD_NODELETE keeps
+ * the module loaded, because a CUDA runtime that was asked for its devices does not survive being
+ * unloaded. */
 static void *open_module(char *why, size_t why_bytes)
 {
     static const char *const places[] = {"", "../lib/", "../lib/evalq/"};
     char folder[PATH_MAX];
     void *module = NULL;
 
-    (void)dlerror(); // Forgets an older one.
+    (void)dlerror(); // This clears an older error.
     const ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
     if (length > 0) {
         folder[length] = '\0';
@@ -41,7 +42,7 @@ static void *open_module(char *why, size_t why_bytes)
             module = open_beside(folder, places[i]);
         }
     }
-    const char *first = dlerror(); // Of a module that is there but cannot be loaded.
+    const char *first = dlerror(); // The error of a module that exists but cannot be loaded.
     (void)snprintf(why, why_bytes, "%s", first != NULL ? first : "");
     if (module == NULL) {
         module = dlopen(MODULE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -73,7 +74,7 @@ static const struct evq_backend_ops *module_table(void *module, char *why, size_
     return ops;
 }
 
-/* Why not all of them are there, or EVQ_OK. */
+/* Returns EVQ_OK, or the reason why not all devices are there. */
 static enum evq_status devices_find(const struct evq_backend_ops *ops, int32_t first,
                                     int32_t devices, struct evq_error *err)
 {
@@ -110,7 +111,7 @@ void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_ba
     (void)snprintf(note, note_bytes, "evaluating on the CPU: %s",
                    ops == NULL ? why : fault.message);
     if (module != NULL) {
-        (void)dlclose(module); // Gives the reference back; it stays in memory.
+        (void)dlclose(module); // This drops our reference; the module stays in memory.
     }
 }
 
@@ -155,7 +156,7 @@ enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, v
 void evq_backend_unload(struct evq_backend *backend)
 {
     if (backend->module != NULL) {
-        (void)dlclose(backend->module); // Gives the reference back; it stays in memory.
+        (void)dlclose(backend->module); // This drops our reference; the module stays in memory.
     }
     *backend = (struct evq_backend){0};
 }

@@ -5,9 +5,9 @@
 #include "shared/checkpoint/digest.h"
 
 #define ALIGNMENT    64
-#define UNUSED_MAX   4096 // Tensors beside the model's that are hashed while the others load.
-#define UNUSED_BYTES ((uint64_t)64 << 10) // Smaller ones are left to the end of the digest.
-#define NORM_VECTORS 4                    // weight, bias, mean, variance.
+#define UNUSED_MAX   4096 // Most unused tensors that are hashed while the others load.
+#define UNUSED_BYTES ((uint64_t)64 << 10) // Smaller unused tensors are hashed at the end.
+#define NORM_VECTORS 4                    // The vectors weight, bias, mean and variance.
 
 static enum evq_status add(struct evq_load_list *list, const struct evq_load_piece *piece,
                            struct evq_error *err)
@@ -27,8 +27,8 @@ static enum evq_status add(struct evq_load_list *list, const struct evq_load_pie
     return EVQ_OK;
 }
 
-/* The type in which the backend takes the tensor's bytes as they are; false: none. Plans of samples
- * are small: a backend need only know fp32 for them. */
+/* Finds the type in which the backend accepts the tensor's bytes unchanged; false: there is none.
+ * Plans of samples are small, so a backend needs only fp32 for them. */
 static bool own_type(const struct evq_model *model, const struct evq_tensor *tensor,
                      enum evq_weight_type *ret_type)
 {
@@ -52,7 +52,8 @@ static size_t up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* A contiguous tensor in whole blocks of its digest; whole where the backend wants it so. */
+/* Adds a contiguous tensor in whole blocks of its digest, or as one piece if the backend wants
+ * that. */
 static enum evq_status add_bytes(const struct evq_model *model, const struct evq_source *source,
                                  struct evq_load_list *list, struct evq_error *err)
 {
@@ -123,7 +124,7 @@ static enum evq_status add_vector(const struct evq_model *model, const struct ev
     return add(list, &piece, err);
 }
 
-/* A tensor whose bytes are loaded anyway, under this name or one that it is tied to. */
+/* Whether the tensor's bytes are loaded anyway, under this name or one that it is tied to. */
 static bool is_used(const struct evq_model *model, const struct evq_tensor *tensor)
 {
     for (size_t i = 0; i < model->source_count; i++) {
@@ -136,7 +137,7 @@ static bool is_used(const struct evq_model *model, const struct evq_tensor *tens
     return false;
 }
 
-/* What the digest needs beside: its bytes come from the same readers. */
+/* Adds tensors that only the digest needs, so that the same threads read them. */
 static enum evq_status add_unused(const struct evq_checkpoint *checkpoint,
                                   const struct evq_model *model, struct evq_load_list *list,
                                   struct evq_error *err)

@@ -5,7 +5,7 @@
 
 #include "worker/loader/staging_ring.h"
 
-#define TOLD_BYTES ((int64_t)4 << 20) // Read between two tellings.
+#define TOLD_BYTES ((int64_t)4 << 20) // Bytes that are read between two progress reports.
 
 struct evq_loader {
     const struct evq_backend_ops *backend;
@@ -14,7 +14,7 @@ struct evq_loader {
     const struct evq_progress *progress; // NULL: nobody listens.
 };
 
-struct filling { // One call of evq_loader_fill().
+struct filling { // The state of one evq_loader_fill() call.
     const struct evq_loader *loader;
     int64_t bytes, done, told;
 };

@@ -11,12 +11,12 @@ struct several;
 struct lane { // One device, and its part of a batch.
     struct several *several;
     void *state;
-    pthread_t thread; // All but the first's.
+    pthread_t thread; // Every lane except the first has a thread.
     bool threaded;
     struct evq_batch batch;
-    int32_t *starts, *score_rows; // Of the part, counted from its own first row.
+    int32_t *starts, *score_rows; // The part's arrays, counted from its own first row.
     size_t starts_max, scores_max;
-    struct evq_row_result *results; // In the caller's array.
+    struct evq_row_result *results; // They point into the caller's array.
     enum evq_status status;
     struct evq_error err;
 };
@@ -25,16 +25,16 @@ struct several {
     const struct evq_backend_ops *ops;
     struct lane lanes[EVQ_SEVERAL_MAX];
     size_t count;
-    struct evq_plan part; // As the devices have it: fewer rows.
+    struct evq_plan part; // The plan of the devices, with fewer rows.
     int32_t rows_max;
-    bool prepared; // Or reserved.
+    bool prepared; // The plan is prepared, or memory for it is reserved.
     bool weights_alone;
     uint64_t exec_calls;
     pthread_mutex_t lock;
     pthread_cond_t wake, idle;
-    uint64_t turn; // Counts batches: a thread that sees another value than its own has work.
+    uint64_t turn; // Counts batches. A thread that sees another value than its own has work.
     size_t busy;
-    bool told; // By a thread, since the caller looked last.
+    bool told; // A thread reported progress that the caller has not passed on yet.
     bool stop;
 };
 
@@ -48,7 +48,7 @@ static void lane_run(struct lane *lane)
                        : EVQ_OK;
 }
 
-/* Who listens is called in the thread that called exec(): it is woken for it. */
+/* Progress is passed on by the thread that called exec(), so that thread is woken. */
 static void lane_tell(void *listener)
 {
     struct several *several = listener;
@@ -65,7 +65,8 @@ static void *lane_main(void *context)
     struct several *several = lane->several;
     uint64_t seen = 0;
 
-    (void)pthread_mutex_lock(&several->lock); // Fails for a broken mutex only; so do all below.
+    // This fails only for a broken mutex, as do the calls below.
+    (void)pthread_mutex_lock(&several->lock);
     for (;;) {
         while (!several->stop && several->turn == seen) {
             (void)pthread_cond_wait(&several->wake, &several->lock);
@@ -85,7 +86,8 @@ static void *lane_main(void *context)
     return NULL;
 }
 
-/* Signals are for the threads of the program. */
+/* Starts the threads with all signals blocked, because signals are for the program's own threads.
+ */
 static enum evq_status threads_start(struct several *several, struct evq_error *err)
 {
     sigset_t all;
@@ -199,8 +201,8 @@ static void several_free(void *opened, void *host)
     several->ops->free(several->lanes[0].state, host);
 }
 
-/* A part is cut where the first sequence begins at or behind its share of the rows: it has less
- * than one sequence more than that. */
+/* A part ends at the first sequence that begins at or behind its share of the rows, so it exceeds
+ * the share by less than one sequence. */
 static int32_t part_rows_max(const struct evq_plan *plan, size_t count)
 {
     const int64_t share = ((int64_t)plan->rows_max - 1) / (int64_t)count + 1;
@@ -278,7 +280,7 @@ static enum evq_status several_put(void *opened, int32_t slot, const struct evq_
     return status;
 }
 
-/* All of them, whatever one says: none may read host memory any more. */
+/* Waits for all devices, even if one fails, because none may read host memory afterwards. */
 static enum evq_status several_settle(void *opened, struct evq_error *err)
 {
     const struct several *several = opened;
@@ -321,8 +323,8 @@ static bool room_for(int32_t **values, size_t *held, size_t wanted)
     return true;
 }
 
-/* The rows [first, end) of the batch for one device; of a batch of tokens, its sequences from
- * *sequence and its scores from *score on, both moved behind the part. */
+/* Cuts the rows [first, end) of the batch for one device. For a batch of tokens, it takes the
+ * sequences from *sequence and the scores from *score on, and moves both behind the part. */
 static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t first, int32_t end,
                      int32_t *sequence, int32_t *score)
 {
@@ -371,7 +373,7 @@ static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t f
     return true;
 }
 
-/* Where the part of the lanes up to number `lane` ends: at the start of a sequence. */
+/* Where the parts of the lanes up to number `lane` end; always at the start of a sequence. */
 static int32_t part_end(const struct several *several, const struct evq_batch *batch, size_t lane,
                         int32_t sequence)
 {
@@ -407,7 +409,7 @@ static enum evq_status batch_cut(struct several *several, const struct evq_batch
     return EVQ_OK;
 }
 
-/* What the cut below relies on; the rest is for the devices to check. */
+/* Checks what the division of the batch relies on. The devices check the rest. */
 static enum evq_status batch_check(const struct several *several, const struct evq_batch *batch,
                                    struct evq_error *err)
 {
@@ -453,7 +455,7 @@ static void lanes_wait(struct several *several, const struct evq_batch *batch)
     (void)pthread_mutex_unlock(&several->lock);
 }
 
-/* The first failure counts, in the order of the devices. */
+/* If several devices fail, the failure of the first device is reported. */
 static enum evq_status several_exec(void *opened, const struct evq_batch *batch,
                                     struct evq_row_result *results, struct evq_error *err)
 {

@@ -14,10 +14,10 @@
 #include "shared/checkpoint/format.h"
 
 #define SAMPLES       64
-#define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing past the page cache.
+#define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing from direct I/O.
 #define CONVERT_ALIGN ((size_t)64)
 
-/* Whether a page lies in the page cache; true where the kernel cannot tell. */
+/* Whether a page is in the page cache; true if the kernel cannot tell. */
 static bool is_cached(int fd, uint64_t offset)
 {
     char byte;
@@ -44,7 +44,7 @@ static bool is_cold(const struct evq_checkpoint *checkpoint, const struct evq_lo
     return looked > 0 && 2 * cached < looked;
 }
 
-/* A second descriptor of the same file; -1 where the file system has no direct reads. */
+/* A second descriptor of the same file for direct reads; -1: the file system has none. */
 static int open_direct(int fd)
 {
     char path[32];
@@ -69,7 +69,7 @@ enum evq_status evq_piece_reader_open(const struct evq_checkpoint *checkpoint,
     for (size_t i = 0; i < checkpoint->file_count && reader->direct != NULL; i++) {
         reader->direct[i] = open_direct(checkpoint->files[i].fd);
     }
-    return EVQ_OK; // Out of memory: buffered reads do as well.
+    return EVQ_OK; // Without memory for it, all reads are buffered.
 }
 
 void evq_piece_reader_close(struct evq_piece_reader *reader)
@@ -83,8 +83,7 @@ void evq_piece_reader_close(struct evq_piece_reader *reader)
     *reader = (struct evq_piece_reader){0};
 }
 
-/* The bytes and what surrounds them to whole blocks of the disk; false: the caller reads buffered.
- */
+/* Reads the bytes rounded to whole blocks of the disk. False: the caller reads buffered. */
 static bool read_direct(const struct evq_piece_reader *reader, const struct evq_tensor *tensor,
                         uint64_t offset, uint64_t bytes, uint8_t *memory, uint8_t **ret_bytes)
 {
@@ -104,7 +103,7 @@ static bool read_direct(const struct evq_piece_reader *reader, const struct evq_
         if (got < 0 && errno == EINTR) {
             continue;
         }
-        // Past a part of a block only the end of the file can stand.
+        // A read that ends inside a block must have reached the end of the file.
         if (got <= 0 || (done + (uint64_t)got < wanted && got % (ssize_t)EVQ_LOAD_ALIGNMENT != 0)) {
             return false;
         }
@@ -114,7 +113,8 @@ static bool read_direct(const struct evq_piece_reader *reader, const struct evq_
     return true;
 }
 
-/* Stored bytes of a contiguous tensor, block by block while they are in the near cache. */
+/* Reads the stored bytes of a contiguous tensor block by block, so that each block is hashed while
+ * it is in the CPU cache. */
 static enum evq_status read_bytes(const struct evq_piece_reader *reader,
                                   const struct evq_load_piece *piece, uint8_t *memory,
                                   uint8_t **ret_bytes, struct evq_error *err)
@@ -126,7 +126,7 @@ static enum evq_status read_bytes(const struct evq_piece_reader *reader,
     if (read_direct(reader, tensor, tensor->offset + piece->at, piece->bytes, memory, ret_bytes)) {
         evq_digest_add(reader->digest, tensor, piece->at, *ret_bytes, piece->bytes);
         const size_t size = evq_dtype_bytes(tensor->dtype);
-        if (size > 0 && (uintptr_t)*ret_bytes % size != 0) { // Nothing says that offsets are even.
+        if (size > 0 && (uintptr_t)*ret_bytes % size != 0) { // The offset may be odd.
             memmove(memory, *ret_bytes, (size_t)piece->bytes);
             *ret_bytes = memory;
         }
@@ -153,7 +153,7 @@ static void one_plus(float *values, size_t count)
     }
 }
 
-/* Stored values behind their room as fp32, then converted into it. */
+/* Reads the stored values behind the room for fp32, and converts them into that room. */
 static enum evq_status read_converted(const struct evq_piece_reader *reader,
                                       const struct evq_load_piece *piece, uint8_t *memory,
                                       struct evq_error *err)
@@ -164,7 +164,7 @@ static enum evq_status read_converted(const struct evq_piece_reader *reader,
     struct evq_piece_reader buffered = *reader;
     uint8_t *stored = NULL;
 
-    buffered.direct = NULL; // The memory behind is not aligned.
+    buffered.direct = NULL; // The memory behind the room is not aligned.
     const enum evq_status status = read_bytes(&buffered, piece, memory + room, &stored, err);
     if (status == EVQ_OK && !evq_convert_f32(dtype, stored, count, (float *)(void *)memory)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
@@ -200,7 +200,8 @@ static enum evq_status read_values(const struct evq_piece_reader *reader,
     return status;
 }
 
-/* As evq_checkpoint_read_f32(), out of what lies beside it where that is small too. */
+/* Like evq_checkpoint_read_f32(), but small tensors come from the block that was read for all of
+ * them. */
 static enum evq_status read_f32(const struct evq_piece_reader *reader,
                                 const struct evq_tensor *tensor, float *out, size_t count,
                                 struct evq_error *err)
@@ -217,7 +218,7 @@ static enum evq_status read_f32(const struct evq_piece_reader *reader,
                : evq_checkpoint_read_f32(reader->checkpoint, tensor, out, count, err);
 }
 
-/* Fills out with `missing` where an optional tensor is not there. */
+/* Fills `out` with `missing` if an optional tensor does not exist. */
 static enum evq_status read_vector(const struct evq_piece_reader *reader,
                                    const struct evq_tensor *tensor, float missing, size_t count,
                                    float *out, struct evq_error *err)
@@ -231,7 +232,7 @@ static enum evq_status read_vector(const struct evq_piece_reader *reader,
     return EVQ_OK;
 }
 
-/* out has room for four vectors: weight, bias, mean, variance; the slot's values are left in the
+/* out has room for four vectors: weight, bias, mean, variance. The values of the slot end up in the
  * first. */
 static enum evq_status read_norm(const struct evq_piece_reader *reader,
                                  const struct evq_source *norm, size_t count, float *out,

@@ -6,10 +6,10 @@
 #define SEED       20261121u
 #define ROWS       93
 #define LENGTH     85
-#define VALUES_MAX 4096 // Of the largest weight.
+#define VALUES_MAX 4096 // Values of the largest weight.
 #define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
 
-// Heads of a width that a GPU computes attention by tiles for.
+// HEAD is a width for which a GPU computes attention in tiles.
 enum { WIDTH = 24, HEAD = 32, HIDDEN = 40, VOCABULARY = 67, CLASSES = 11 };
 
 static const float frequencies[HEAD / 2] = {1.0f,   0.75f,  0.5f,   0.4f,  0.25f, 0.2f,
@@ -24,8 +24,8 @@ static const struct evq_weight_slot token_slots[] = {
 };
 static const int32_t token_columns[] = {1, WIDTH, WIDTH, 4 * HEAD, 2 * HEAD, 2 * HIDDEN, HIDDEN};
 
-/* Two query heads on one key head, each normed as models have it, which a device may do along with
- * the rotation; a window shorter than the longest sequence. */
+/* Two query heads share one key head, and each is normed, as in real models; a device may fuse the
+ * norm with the rotation. The window is shorter than the longest sequence. */
 static const struct evq_op token_ops[] = {
     {.kind = EVQ_OP_EMBEDDING, .out = 1, .weight = 0, .bias = 1, .n = WIDTH, .scale = 1.5f},
     {.kind = EVQ_OP_LAYER_NORM,
@@ -151,10 +151,10 @@ static const int32_t sample_columns[] = {WIDTH, HIDDEN, CLASSES};
 static const struct evq_op class_ops[] = SAMPLE_OPS(EVQ_OP_CROSS_ENTROPY);
 static const struct evq_op error_ops[] = SAMPLE_OPS(EVQ_OP_SQUARED_ERROR);
 
-/* What is computed, and how far apart right answers may be: root mean square of their distances, in
- * 1 + what is right. fp32 sums in another order; bf16 products against fp32 ones, 0.0007 in three
- * ways to round (the CPU's, and cuBLASLt's with what goes along with products and without,
- * emulated), and 0.004 with a sum that is not rescaled. */
+/* What is computed, and the largest allowed root mean square of the differences, each relative to 1
+ * + the right value. fp32 sums run in another order. bf16 products differ from fp32 ones by 0.0007
+ * in three ways of rounding (the CPU's, and cuBLASLt's with and without fused operations,
+ * emulated), and by 0.004 if a sum is not rescaled. */
 static const struct check {
     const char *what;
     struct evq_plan plan;
@@ -178,7 +178,7 @@ static const struct check {
      1e-5},
 };
 
-struct work { // Memory of one run.
+struct work { // The memory of one run.
     float weight[VALUES_MAX];
     float inputs[ROWS * WIDTH], targets[ROWS * CLASSES];
     int32_t labels[ROWS], tokens[ROWS], score_rows[ROWS], score_targets[ROWS];
@@ -208,7 +208,7 @@ static struct evq_batch make_batch(struct work *work, const struct evq_plan *pla
     for (int32_t i = 0; i < ROWS; i++) {
         work->labels[i] = (int32_t)(random_next(work) % CLASSES);
         work->tokens[i] = (int32_t)(random_next(work) % VOCABULARY);
-        work->score_rows[i] = i / 2 * 2; // Some rows are scored, these more than once.
+        work->score_rows[i] = i / 2 * 2; // Some rows are scored, and those more than once.
         work->score_targets[i] = (int32_t)(random_next(work) % VOCABULARY);
     }
     if (plan->length_max == 0) {
@@ -242,7 +242,8 @@ static enum evq_status run(const struct evq_backend_ops *ops, void *state,
         }
     }
     for (int32_t i = 0; i < ROWS; i++) {
-        results[i] = (struct evq_row_result){.loss = NAN, .predicted = -1}; // What is not filled.
+        // Marks results that are not filled.
+        results[i] = (struct evq_row_result){.loss = NAN, .predicted = -1};
     }
     if (status == EVQ_OK) {
         const struct evq_batch batch = make_batch(work, plan);
@@ -270,12 +271,12 @@ static bool agree(const struct check *check, const struct work *work, double *re
         const double far = fabs(cpu->loss - device->loss);
         *ret_worst = !(far <= *ret_worst) ? far : *ret_worst;
         squares += off * off;
-        // In bf16 the largest of two near logits may be the other one.
+        // In bf16, the larger of two close logits may be the other one.
         good = good && (check->plan.compute == EVQ_COMPUTE_BF16 ||
                         (cpu->predicted == device->predicted && cpu->correct == device->correct &&
                          cpu->in_top_k == device->in_top_k));
     }
-    return good && sqrt(squares / ROWS) <= check->tolerance; // A NaN is within nothing.
+    return good && sqrt(squares / ROWS) <= check->tolerance; // A NaN fails this comparison.
 }
 
 static enum evq_status compare(const struct evq_backend_ops *ops, void *device, void *cpu,
@@ -324,7 +325,7 @@ enum evq_status evq_selfcheck(const struct evq_backend_ops *ops, int32_t device,
         status = compare(ops, opened, cpu, &checks[i], work, err);
     }
 out:
-    ops->close(opened); // The plans outlive it.
+    ops->close(opened); // The plans outlive the state.
     evq_backend_cpu.close(cpu);
     free(work);
     return status;

@@ -7,13 +7,14 @@
 #include "shared/checkpoint/checkpoint_builder.h"
 
 #define TENSOR_BYTES_MAX ((uint64_t)64 << 10)
-#define GAP_BYTES_MAX    ((uint64_t)4 << 10) // Read along rather than asked for twice.
-#define RUN_BYTES_MAX    ((uint64_t)1 << 20)
-#define ALL_BYTES_MAX    ((uint64_t)64 << 20) // The rest is read tensor by tensor.
+// A gap of so many bytes is read along, because that is cheaper than a second read.
+#define GAP_BYTES_MAX ((uint64_t)4 << 10)
+#define RUN_BYTES_MAX ((uint64_t)1 << 20)
+#define ALL_BYTES_MAX ((uint64_t)64 << 20) // Tensors beyond this total are read one by one.
 
-struct run { // Tensors [first, first + count), side by side.
+struct run { // Tensors [first, first + count), which are adjacent.
     size_t first, count;
-    uint64_t begin, end; // In their file.
+    uint64_t begin, end; // Position in their file.
     pthread_mutex_t lock;
     uint8_t *bytes;
     bool read;
@@ -22,13 +23,14 @@ struct run { // Tensors [first, first + count), side by side.
 struct evq_small_tensors {
     const struct evq_checkpoint *checkpoint;
     struct evq_digest *digest;
-    const struct evq_tensor **tensors; // By place.
+    const struct evq_tensor **tensors; // Sorted by position.
     size_t tensor_count;
-    size_t *run_of; // Of each tensor.
+    size_t *run_of; // For each tensor, its run.
     struct run *runs;
     size_t run_count;
-    uint8_t *block; // Of all runs; taken by the thread that begins, since malloc() would give each
-                    // reader an arena of its own.
+    // The memory of all runs. The first thread allocates it, because malloc() would give each
+    // reader an arena of its own.
+    uint8_t *block;
     atomic_uint reads;
 };
 
@@ -43,7 +45,8 @@ static int by_place(const void *left, const void *right)
     if (a->offset != b->offset) {
         return a->offset < b->offset ? -1 : 1;
     }
-    return a < b ? -1 : a > b; // Tied ones; both are of the checkpoint's array.
+    // Tied tensors have the same position; both pointers are into the checkpoint's array.
+    return a < b ? -1 : a > b;
 }
 
 static size_t add(struct evq_small_tensors *small, size_t count, const struct evq_tensor *tensor)
@@ -58,7 +61,7 @@ static size_t add(struct evq_small_tensors *small, size_t count, const struct ev
     return count + 1;
 }
 
-/* Some more than once: a norm's parts serve its scale and its shift. */
+/* Some tensors come up twice: the parts of a norm serve its scale and its shift. */
 static size_t add_all(struct evq_small_tensors *small, const struct evq_load_list *list)
 {
     size_t count = 0;
@@ -76,7 +79,7 @@ static size_t add_all(struct evq_small_tensors *small, const struct evq_load_lis
     return count;
 }
 
-/* Each once, in runs. */
+/* Removes duplicates and forms the runs. */
 static void runs_make(struct evq_small_tensors *small, size_t found)
 {
     for (size_t i = 0; i < found; i++) {
@@ -91,7 +94,7 @@ static void runs_make(struct evq_small_tensors *small, size_t found)
             tensor->offset > run->end + GAP_BYTES_MAX || end > run->begin + RUN_BYTES_MAX) {
             run = &small->runs[small->run_count++];
             *run = (struct run){.first = count, .begin = tensor->offset};
-            (void)pthread_mutex_init(&run->lock, NULL); // Does not fail on Linux.
+            (void)pthread_mutex_init(&run->lock, NULL); // This does not fail on Linux.
         }
         run->end = end > run->end ? end : run->end;
         run->count++;
@@ -100,7 +103,7 @@ static void runs_make(struct evq_small_tensors *small, size_t found)
     }
 }
 
-/* Where there is no memory all is read tensor by tensor. */
+/* Without memory for the block, every tensor is read by itself. */
 static void block_take(struct evq_small_tensors *small)
 {
     uint64_t bytes = 0;
@@ -168,7 +171,7 @@ void evq_small_tensors_free(struct evq_small_tensors *small)
     free(small);
 }
 
-/* With its lock held. */
+/* Call it with the run's lock held. */
 static enum evq_status run_read(struct evq_small_tensors *small, struct run *run,
                                 struct evq_error *err)
 {
@@ -202,7 +205,7 @@ enum evq_status evq_small_tensors_find(struct evq_small_tensors *small,
         return EVQ_OK;
     }
     struct run *run = &small->runs[small->run_of[found - small->tensors]];
-    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&run->lock); // This fails only for a broken mutex.
     if (!run->read) {
         status = run_read(small, run, err);
     }

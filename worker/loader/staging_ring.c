@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define BUFFERS_MAX   8
-#define BUFFERS_BYTES ((size_t)256 << 20) // Of all, where one is not larger already.
-#define INLINE_BYTES  ((uint64_t)4 << 20) // Threads cost more than they save below this.
+#define BUFFERS_MAX 8
+// Size of all buffers together, unless a single one is larger.
+#define BUFFERS_BYTES ((size_t)256 << 20)
+#define INLINE_BYTES  ((uint64_t)4 << 20) // Below this size, threads cost more than they save.
 #define READERS_WARM  4
-#define READERS_COLD  8 // Disks want several requests at once.
+#define READERS_COLD  8 // Disks are faster with several requests at once.
 
 struct buffer {
     void *host;
@@ -23,24 +24,25 @@ struct evq_staging_ring {
     uint64_t allocations;
 };
 
-struct slot { // What a reader left in a buffer.
+struct slot { // What a reader put into a buffer.
     bool ready;
     const void *values;
     enum evq_status status;
     struct evq_error error;
 };
 
-struct run { // One load.
+struct run { // The state of one load.
     struct evq_staging_ring *ring;
     const struct evq_piece_reader *reader;
     const struct evq_load_list *list;
     size_t buffer_count;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    size_t next;                    // The piece that the next free reader takes.
-    size_t released;                // Pieces before this one need their buffers no more.
-    size_t puts;                    // So far; the thread's that takes alone, like put_pieces.
-    size_t put_pieces[BUFFERS_MAX]; // Of the latest puts, number n at n modulo BUFFERS_MAX.
+    size_t next;     // The piece that the next free reader takes.
+    size_t released; // The buffers of pieces before this one are free again.
+    size_t puts;     // Number of puts so far. Like put_pieces, only the taking thread uses it.
+    // The pieces of the latest puts; number n is at n modulo BUFFERS_MAX.
+    size_t put_pieces[BUFFERS_MAX];
     bool stopped;
     struct slot slots[BUFFERS_MAX];
 };
@@ -107,9 +109,9 @@ static enum evq_status grow(struct evq_staging_ring *ring, struct buffer *buffer
     return status;
 }
 
-/* As many buffers as pieces can use, fewer where they are large: one of a size that cannot be cut
- * is memory enough, and then nothing is read ahead. Where there is no memory for so many, one less
- * than there is room for, since others need some too. */
+/* Takes as many buffers as the pieces can use, and fewer if they are large. If one piece that
+ * cannot be divided fills the limit, there is one buffer and nothing is read ahead. If memory is
+ * short, one buffer fewer than fits is taken, because others need memory too. */
 static enum evq_status grow_all(struct evq_staging_ring *ring, const struct evq_load_list *list,
                                 size_t *ret_count, struct evq_error *err)
 {
@@ -130,7 +132,8 @@ static enum evq_status grow_all(struct evq_staging_ring *ring, const struct evq_
     }
     if (status == EVQ_E_NOMEM) {
         count = grown > 1 ? grown - 1 : 1;
-        drop_from(ring, grown > 0 ? count : 0); // And what earlier loads left behind them.
+        // Buffers of earlier loads behind them are dropped too.
+        drop_from(ring, grown > 0 ? count : 0);
         status = grow(ring, &ring->buffers[0], bytes, err);
     }
     *ret_count = count;
@@ -159,7 +162,7 @@ static void *reader_main(void *context)
 {
     struct run *run = context;
 
-    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&run->lock); // This fails only for a broken mutex.
     for (;;) {
         while (!run->stopped && run->next < run->list->count &&
                run->next - run->released >= run->buffer_count) {
@@ -208,7 +211,7 @@ static enum evq_status run_inline(struct run *run, evq_load_take take, void *con
 
 static void release(struct run *run, size_t released)
 {
-    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&run->lock); // This fails only for a broken mutex.
     for (size_t i = run->released; i < released; i++) {
         run->slots[i % run->buffer_count].ready = false;
     }
@@ -217,11 +220,12 @@ static void release(struct run *run, size_t released)
     (void)pthread_mutex_unlock(&run->lock);
 }
 
-/* Piece i was taken. Half of the buffers at most wait for the backend's copies, which so have the
- * next piece to go on with; the other half is for the readers. */
+/* Piece i was taken. At most half of the buffers wait for the backend's copies, so that the backend
+ * always has a next piece. The other half is for the readers. */
 static enum evq_status catch_up(struct run *run, size_t i, struct evq_error *err)
 {
-    const size_t held = run->buffer_count / 2; // Pieces, the latest, whose buffers may be in use.
+    // The latest pieces, whose buffers may still be in use.
+    const size_t held = run->buffer_count / 2;
     uint32_t most = 0;
     uint32_t reading = 0;
 
@@ -248,7 +252,7 @@ static enum evq_status take_all(struct run *run, evq_load_take take, void *conte
 
     for (size_t i = 0; i < count && status == EVQ_OK; i++) {
         struct slot *slot = &run->slots[i % run->buffer_count];
-        (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+        (void)pthread_mutex_lock(&run->lock); // This fails only for a broken mutex.
         while (!slot->ready) {
             (void)pthread_cond_wait(&run->changed, &run->lock);
         }
@@ -290,12 +294,12 @@ static enum evq_status run_threads(struct run *run, evq_load_take take, void *co
         return run_inline(run, take, context, err);
     }
     status = take_all(run, take, context, err);
-    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&run->lock); // This fails only for a broken mutex.
     run->stopped = true;
     (void)pthread_cond_broadcast(&run->changed);
     (void)pthread_mutex_unlock(&run->lock);
     for (size_t i = 0; i < started; i++) {
-        (void)pthread_join(readers[i], NULL); // Fails for no thread of ours.
+        (void)pthread_join(readers[i], NULL); // This cannot fail for our own threads.
     }
     return status;
 }
@@ -321,7 +325,7 @@ enum evq_status evq_staging_ring_run(struct evq_staging_ring *ring,
                                        : run_inline(run, take, context, err);
     }
     if (status != EVQ_OK) {
-        (void)ring->backend->settle(ring->state, NULL); // What was put may still be read.
+        (void)ring->backend->settle(ring->state, NULL); // The backend may still read what was put.
     }
     (void)pthread_cond_destroy(&run->changed);
     (void)pthread_mutex_destroy(&run->lock);

@@ -16,11 +16,11 @@
 
 struct evq_model_config {
     struct evq_arena *arena;
-    const struct evq_checkpoint *checkpoint; // NULL: the options alone.
+    const struct evq_checkpoint *checkpoint; // NULL: only the options are known.
     const struct evq_task_config *task;
-    const struct evq_model_value *values; // Of config.json.
+    const struct evq_model_value *values; // The values of config.json.
     size_t count;
-    const char *file; // For messages.
+    const char *file; // The name for messages.
     struct evq_error fault;
 };
 
@@ -46,7 +46,8 @@ static enum evq_status read_values(struct evq_model_config *config, int fd, stru
         status = evq_model_config_json(config->arena, text, bytes, &values, &config->count, err);
         config->values = values;
         if (status != EVQ_OK) {
-            (void)evq_error_prefix(err, "'%s'", config->file); // Returns what status already is.
+            // It returns the status that it was given.
+            (void)evq_error_prefix(err, "'%s'", config->file);
         }
     }
     free(text);
@@ -74,14 +75,14 @@ static enum evq_status open_file(struct evq_model_config *config, struct evq_err
         if (status == EVQ_E_GONE) {
             config->file = NULL;
             if (err != NULL) {
-                *err = (struct evq_error){0}; // An MLP has none.
+                *err = (struct evq_error){0}; // An MLP has no config.json.
             }
             return EVQ_OK;
         }
     }
     if (status == EVQ_OK) {
         status = read_values(config, fd, err);
-        (void)close(fd); // Opened for reading: nothing to lose.
+        (void)close(fd); // It was opened for reading, so a failed close loses nothing.
     }
     return status;
 }
@@ -120,7 +121,7 @@ void evq_model_config_free(struct evq_model_config *config)
     }
 }
 
-struct found { // One value, and where it stands.
+struct found { // One value, and where it comes from.
     enum evq_model_value_kind kind;
     const char *text;
     const char *where;
@@ -168,7 +169,7 @@ static bool find_scalar(struct evq_model_config *config, const char *name, struc
     return false;
 }
 
-/* Of two with one name, Python takes the last. */
+/* If a name comes twice, Python takes the last, and so do we. */
 static const struct evq_model_value *find_value(const struct evq_model_config *config,
                                                 const char *name)
 {
@@ -236,7 +237,7 @@ size_t evq_model_config_values(const struct evq_model_config *config,
     return config->count;
 }
 
-/* Keeps the first fault. where: of the value; NULL: it was not one value alone. */
+/* Keeps the first fault. where: origin of the value; NULL: the fault is not about one value. */
 static void refuse(struct evq_model_config *config, enum evq_status status, const char *where,
                    const char *message)
 {
@@ -254,7 +255,8 @@ void evq_model_config_refuse(struct evq_model_config *config, enum evq_status st
     va_list arguments;
 
     va_start(arguments, format);
-    (void)vsnprintf(message, sizeof(message), format, arguments); // Cut to fit.
+    // The text is truncated if it is too long.
+    (void)vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
     refuse(config, status, config->file, message);
 }
@@ -283,7 +285,7 @@ static void refuse_missing(struct evq_model_config *config, const char *name)
     char message[sizeof(config->fault.message)];
 
     if (config->checkpoint == NULL) {
-        return; // There will be one when it matters.
+        return; // A checkpoint is there when it matters.
     }
     (void)snprintf(message, sizeof(message),
                    "%s is not known: it is neither in %s nor among the model options", name,
@@ -292,7 +294,7 @@ static void refuse_missing(struct evq_model_config *config, const char *name)
     refuse(config, EVQ_E_INVALID, NULL, message);
 }
 
-/* Options and numbers alike: the whole text is one finite number. */
+/* Reads options and numbers alike: the whole text must be one finite number. */
 static bool number_of(const struct found *found, double *ret_value)
 {
     char *end = NULL;
@@ -318,7 +320,7 @@ int64_t evq_model_config_integer(struct evq_model_config *config, const char *na
         }
         return fallback;
     }
-    // Python may have written 768.0; every value in range is exact as a double.
+    // Python may have written 768.0. Every value in the range is exact as a double.
     if (!number_of(&found, &value) || floor(value) != value || value < (double)least ||
         value > (double)most) {
         (void)snprintf(expected, sizeof(expected), "a whole number from %lld to %lld",

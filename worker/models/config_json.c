@@ -11,8 +11,8 @@
 #define NAME_BYTES_MAX 256
 
 struct level {
-    size_t name_bytes; // Of the path up to here.
-    int64_t index;     // Of the next item; -1: an object.
+    size_t name_bytes; // Length of the path up to here.
+    int64_t index;     // Index of the next item of an array; -1: an object.
 };
 
 struct flat { // The list while it grows.
@@ -25,7 +25,7 @@ struct flat { // The list while it grows.
     int depth;
 };
 
-/* Puts one part behind the path of the present level; false: too long. */
+/* Appends one part to the path of the present level; false: the path is too long. */
 static bool name_part(struct flat *flat, const char *part)
 {
     const size_t at = flat->depth == 0 ? 0 : flat->levels[flat->depth - 1].name_bytes;
@@ -68,7 +68,7 @@ static enum evq_status take_value(struct flat *flat, const struct evq_json_token
     switch (token->kind) {
     case EVQ_JSON_OBJECT:
     case EVQ_JSON_ARRAY:
-        if (flat->depth > 0) { // The whole has no name.
+        if (flat->depth > 0) { // The top-level value has no name.
             status = add(flat, EVQ_MODEL_VALUE_GROUP,
                          token->kind == EVQ_JSON_ARRAY ? "[...]" : "{...}", 5, err);
         }
@@ -91,7 +91,7 @@ static enum evq_status take_value(struct flat *flat, const struct evq_json_token
     }
 }
 
-/* One step inside an object or array. */
+/* Handles one token inside an object or array. */
 static enum evq_status step(struct flat *flat, struct evq_error *err)
 {
     struct level *level = &flat->levels[flat->depth - 1];
@@ -143,7 +143,7 @@ enum evq_status evq_model_config_json(struct evq_arena *arena, char *text, size_
         status = step(&flat, err);
     }
     if (status == EVQ_OK) {
-        status = evq_json_next(&flat.json, &token, err); // Nothing may follow.
+        status = evq_json_next(&flat.json, &token, err); // Nothing may follow the value.
     }
     struct evq_model_value *copy =
         evq_arena_array(arena, flat.count > 0 ? flat.count : 1, sizeof(*copy));

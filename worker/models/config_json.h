@@ -1,6 +1,6 @@
 /*
- * config.json as a flat list of names and values: {"a": {"b": [1, "x"]}} is a.b.0 and a.b.1. Read
- * as Python writes it, with NaN and Infinity. Deeper than four levels is left aside.
+ * Reads config.json as a flat list of names and values: {"a": {"b": [1, "x"]}} gives a.b.0 and
+ * a.b.1. Accepts NaN and Infinity, as Python writes them. Levels below the fourth are skipped.
  */
 #ifndef EVQ_WORKER_MODEL_CONFIG_JSON_H
 #define EVQ_WORKER_MODEL_CONFIG_JSON_H
@@ -8,12 +8,12 @@
 #include "shared/base/arena.h"
 
 enum evq_model_value_kind {
-    EVQ_MODEL_VALUE_WORD, // Of an option: what it is read as.
+    EVQ_MODEL_VALUE_WORD, // A value from the options; its reader decides what it is.
     EVQ_MODEL_VALUE_NUMBER,
     EVQ_MODEL_VALUE_TEXT,
     EVQ_MODEL_VALUE_FLAG, // "true" or "false".
     EVQ_MODEL_VALUE_NULL,
-    EVQ_MODEL_VALUE_GROUP // "{...}" or "[...]", whose members follow under their own names.
+    EVQ_MODEL_VALUE_GROUP // "{...}" or "[...]"; its members follow under their own names.
 };
 
 struct evq_model_value {
@@ -22,9 +22,9 @@ struct evq_model_value {
     const char *text;
 };
 
-/* text, bytes long, is changed; names and values are copied into arena. A name that comes twice is
- * there twice, and its last value counts. EVQ_E_CORRUPT names the byte; EVQ_E_LIMIT: more than
- * 100,000 values. */
+/* text, which has `bytes` bytes, is changed. Names and values are copied into arena. A name that
+ * comes twice is in the list twice, and its last value counts. EVQ_E_CORRUPT names the byte.
+ * EVQ_E_LIMIT: there are more than 100,000 values. */
 enum evq_status evq_model_config_json(struct evq_arena *arena, char *text, size_t bytes,
                                       struct evq_model_value **ret_values, size_t *ret_count,
                                       struct evq_error *err) EVQ_CHECK_RESULT;

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Labels, saving, generation, training, and what an implementation may do as it likes. */
+/* Keys that cannot change a number: labels, saving, generation, training, and choices of an
+ * implementation. */
 static const char *const harmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -41,7 +42,7 @@ static const char *const harmless[] = {
     "loss_type",
     "max_length",
     "max_sequence_length",
-    "max_window_layers", // Counts beside a window only, which is a key of its own.
+    "max_window_layers", // It matters only together with a window, which has a key of its own.
     "min_length",
     "model_max_length",
     "model_type",
@@ -96,11 +97,11 @@ static const char *const harmless[] = {
     "use_flash_attn",
     NULL};
 
-/* The same by the ends of names: bos_token_id, attention_dropout, attn_pdrop. */
+/* The same by endings of names: bos_token_id, attention_dropout, attn_pdrop. */
 static const char *const harmless_ends[] = {"_token_id", "dropout", "_pdrop", "_dropout_prob",
                                             NULL};
 
-static const struct { // Keys of other models, and the value with which they change nothing.
+static const struct { // Keys of other models, and the value with which each changes nothing.
     const char *key, *value;
 } neutral[] = {
     {"add_cross_attention", "false"},
@@ -125,7 +126,7 @@ static const struct { // Keys of other models, and the value with which they cha
     {"use_sliding_window", "false"},
 };
 
-/* Below rope_parameters and rope_scaling. */
+/* Keys inside rope_parameters and rope_scaling. */
 static const char *const rope[] = {"attention_factor",
                                    "beta_fast",
                                    "beta_slow",
@@ -201,7 +202,7 @@ static void refuse(struct evq_model_config *config, const char *family,
         name, text, family);
 }
 
-/* Whether the value stands inside the group that began last. */
+/* Whether the value is inside the group that began last. */
 static bool is_inside(const struct evq_model_value *value, const struct evq_model_value *group)
 {
     const size_t bytes = group != NULL ? strlen(group->name) : 0;
@@ -213,8 +214,8 @@ void evq_model_keys_check(struct evq_model_config *config, const char *family,
                           const char *const *keys, const char *const *more)
 {
     const struct evq_model_value *values = NULL;
-    const struct evq_model_value *group = NULL; // Of the top level.
-    bool turns = false;                         // The group is one of rotary positions.
+    const struct evq_model_value *group = NULL; // The top level.
+    bool turns = false;                         // The group describes rotary positions.
     const size_t count = evq_model_config_values(config, &values);
 
     for (size_t i = 0; i < count; i++) {

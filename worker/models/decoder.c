@@ -10,25 +10,25 @@
 #define LAYER_OPS    11
 #define LAYER_SLOTS  14
 #define LAYER_WANTED 20
-#define OUTER        8 // Operations, slots and tensors beside the layers, at most.
+#define OUTER        8 // Most operations, slots and tensors outside the layers.
 
 enum { TOKENS, STREAM, NORMED, QKV, ATTENDED, WIDE, GATED, BUFFER_COUNT };
 
-struct build { // A plan while it is made.
+struct build { // A plan while it is built.
     const struct evq_model_request *request;
     const struct evq_decoder *shape;
     const struct evq_decoder_names *names;
     struct evq_arena *arena;
     const char *inside; // names->inside, or "".
-    bool transposed;    // The matrices of the layers.
+    bool transposed;    // The layers' matrices are transposed.
     struct evq_op *ops;
     struct evq_weight_slot *slots;
     struct evq_wanted *wanted;
     size_t op_count, slot_count, wanted_count;
-    bool failed; // Out of memory.
+    bool failed; // Memory ran out.
 };
 
-struct part { // Some rows of a matrix, a tensor of their own.
+struct part { // Some rows of a matrix that are a tensor of their own.
     const char *name;
     int32_t rows;
 };
@@ -70,7 +70,7 @@ enum evq_activation evq_decoder_activation(struct evq_model_config *config, cons
     return EVQ_ACT_NONE;
 }
 
-/* "inside layers.3.part.weight"; layer -1: none. */
+/* Makes "inside layers.3.part.weight"; layer -1: no layer. */
 static const char *tensor_name(struct build *build, int32_t layer, const char *part,
                                const char *leaf)
 {
@@ -100,7 +100,7 @@ static void add_op(struct build *build, const struct evq_op *op)
     build->ops[build->op_count++] = *op;
 }
 
-/* A slot of one row, filled by `count` vectors one after another. */
+/* Adds a slot of one row, filled by `count` vectors one after another. */
 static int32_t add_vector(struct build *build, int32_t layer, const struct part *parts,
                           size_t count, const char *leaf, enum evq_source_kind kind)
 {
@@ -142,7 +142,7 @@ static int32_t add_matrix(struct build *build, int32_t layer, const struct part 
     return slot;
 }
 
-/* op: what is not its weights and shape. */
+/* op: everything except its weights and shape. */
 static void add_gemm(struct build *build, int32_t layer, const struct part *parts, size_t count,
                      int32_t columns, bool bias, struct evq_op op)
 {
@@ -215,7 +215,7 @@ static void add_qkv(struct build *build, int32_t layer)
         add_head_norm(build, layer, names->query_norm, 0, shape->heads);
         add_head_norm(build, layer, names->key_norm, queries, shape->kv_heads);
     }
-    if (shape->frequencies != NULL) { // Queries and keys stand side by side.
+    if (shape->frequencies != NULL) { // Queries and keys are adjacent.
         add_op(build, &(struct evq_op){.kind = EVQ_OP_ROPE,
                                        .in = QKV,
                                        .out = QKV,
@@ -301,7 +301,7 @@ static void add_embedding(struct build *build)
     add_op(build, &op);
 }
 
-/* The first slot and the first wanted tensor are the embedding's. */
+/* The first slot and the first wanted tensor belong to the embedding. */
 static void add_head(struct build *build)
 {
     const struct evq_decoder *shape = build->shape;
@@ -388,7 +388,7 @@ static enum evq_status make_plan(struct build *build, struct evq_model *model,
     return EVQ_OK;
 }
 
-/* Whether the checkpoint has the embedding under the name that stands inside. */
+/* Whether the checkpoint has the embedding under the name with the prefix `inside`. */
 static bool stands_inside(const struct evq_model_request *request,
                           const struct evq_decoder_names *names, struct evq_arena *arena)
 {
@@ -408,7 +408,7 @@ static bool stands_inside(const struct evq_model_request *request,
     return status != EVQ_E_NOT_FOUND;
 }
 
-/* Conv1D keeps [in, out]: told by a matrix that is not square, for others are. */
+/* Conv1D stores [in, out]. A matrix that is not square shows which form the checkpoint has. */
 static bool stands_transposed(const struct evq_checkpoint *checkpoint,
                               const struct evq_decoder_names *names,
                               const struct evq_decoder *shape, struct evq_arena *arena)
@@ -427,8 +427,7 @@ static bool stands_transposed(const struct evq_checkpoint *checkpoint,
     return false;
 }
 
-/* What products of the shape must fit, so that no size below overflows; and what no family
- * handles. */
+/* Checks that products of the shape cannot overflow below, and refuses what no family handles. */
 static void check_shape(struct evq_model_config *config, const struct evq_decoder *shape)
 {
     const int64_t wide = ((int64_t)shape->heads + 2 * (int64_t)shape->kv_heads) * shape->head_dim;
@@ -481,7 +480,7 @@ static enum evq_status check_request(const struct evq_model_family *family,
     return EVQ_OK;
 }
 
-/* PEFT gives a tied embedding that it trains a life of its own. */
+/* PEFT stores a tied embedding that it trains as a tensor of its own. */
 static enum evq_status check_adapted(const struct evq_model_request *request,
                                      const struct evq_model *model, struct evq_error *err)
 {

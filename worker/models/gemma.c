@@ -8,8 +8,8 @@
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"
 
-/* Its first configurations say "gelu" and mean the tanh form, as Transformers reads them; what some
- * say as hidden_activation it passes over, so that it counts only among the options. */
+/* Gemma's first configurations say "gelu" but mean the tanh form, and Transformers reads them so.
+ * Transformers ignores hidden_activation, so it counts only as an option here. */
 static enum evq_activation read_activation(struct evq_model_config *config)
 {
     static const char tanh_form[] = "gelu_pytorch_tanh";

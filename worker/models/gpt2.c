@@ -1,6 +1,6 @@
 /*
- * GPT-2: learned positions, layer norms, matrices as Conv1D keeps them, [in, out]; and nanoGPT's
- * form of it, with matrices as Linear keeps them, erf in its GELU, and without biases by choice.
+ * GPT-2: learned positions, layer norms, and matrices stored as [in, out] by Conv1D. Also nanoGPT's
+ * form of it: matrices stored by Linear, GELU with erf, and optionally no biases.
  */
 #include <limits.h>
 
@@ -44,13 +44,14 @@ static const struct evq_decoder_names names = {
 static void gpt2_read(struct evq_model_config *config, struct evq_arena *arena,
                       struct evq_decoder *decoder)
 {
-    const bool nano = evq_model_config_has(config, "block_size"); // Only nanoGPT calls it so.
-    // A Lightning module's own hyper-parameters may have one that says something else.
+    // Only nanoGPT uses this name. The hyper-parameters of a Lightning module may have one that
+    // means something else.
+    const bool nano = evq_model_config_has(config, "block_size");
     const bool named =
         !evq_model_config_told(config, "block_size") && evq_model_config_has(config, "n_positions");
     const char *context = nano && !named ? "block_size" : "n_positions";
 
-    (void)arena; // No rotary positions, no windows.
+    (void)arena; // GPT-2 has no rotary positions and no windows.
     decoder->layers = (int32_t)evq_model_config_integer(config, "n_layer", 1, 10000, 0);
     decoder->hidden = (int32_t)evq_model_config_integer(config, "n_embd", 1, 1 << 24, 0);
     decoder->heads = (int32_t)evq_model_config_integer(config, "n_head", 1, 1 << 16, 0);

@@ -1,5 +1,5 @@
 /*
- * Llama 2 and 3: RMS norms, rotary positions, grouped heads, a gated feed-forward block.
+ * Llama 2 and 3: RMS norms, rotary positions, grouped heads, and a gated feed-forward block.
  */
 #include "worker/models/llama.h"
 
@@ -41,7 +41,7 @@ const char *const evq_llama_options[] = {EVQ_DECODER_OPTIONS,
                                          "rope_parameters.beta_slow",
                                          NULL};
 
-/* No windows here: the families that have them add their keys. */
+/* Windows are missing here: families that have them add their keys. */
 const char *const evq_llama_keys[] = {"attention_bias",
                                       "head_dim",
                                       "hidden_act",
@@ -92,7 +92,7 @@ void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defa
         defaults->kv_heads == 0 || evq_model_config_null(config, "num_key_value_heads");
     const bool divided = defaults->head_dim == 0 || evq_model_config_null(config, "head_dim");
     const int64_t kv_heads = equal ? heads : defaults->kv_heads;
-    // 0 in the decoder, which refuses it, where nothing else tells.
+    // If nothing tells it, the decoder gets 0 and refuses it.
     const int64_t head_dim =
         divided ? (hidden % heads == 0 ? hidden / heads : 0) : defaults->head_dim;
 

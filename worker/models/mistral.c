@@ -1,6 +1,6 @@
 /*
- * Mistral: a Llama whose layers see a window of positions, where sliding_window says so: all of
- * them, or those that layer_types names, which Transformers reads as a Ministral then.
+ * Mistral: a Llama whose layers see a window of positions if sliding_window is set. All layers have
+ * the window, or those that layer_types names; Transformers then reads the model as a Ministral.
  */
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"

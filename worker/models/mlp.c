@@ -1,9 +1,9 @@
 /*
- * Plain multi-layer perceptrons from a state dict: matrices, biases of the same name, BatchNorm1d
- * in eval form. A state dict does not say which activation lies between the layers, on which side
- * of a norm it stands, or in which order layers run unless their names are numbered. None of this
- * is guessed: the options activation, norm and layers say it, and where one is missing that would
- * change the result, the checkpoint is refused.
+ * Plain multi-layer perceptrons from a state dict: matrices, biases of the same name, and
+ * BatchNorm1d in evaluation mode. A state dict does not tell which activation is between the
+ * layers, on which side of a norm it is, or in which order the layers run, unless their names are
+ * numbered. evalq does not guess any of this. The options activation, norm and layers tell it; if
+ * an option that would change the result is missing, the checkpoint is refused.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -18,28 +18,29 @@
 
 #define MODULES_MAX 4096
 
-struct module { // What shares a name up to the last dot: a Linear, or a BatchNorm1d if it has
-                // running values.
+// The tensors that share a name up to the last dot: a Linear, or a BatchNorm1d if it has running
+// values.
+struct module {
     const char *name;
     size_t name_bytes;
     const struct evq_tensor *weight;
     const struct evq_tensor *bias;
     const struct evq_tensor *mean;
     const struct evq_tensor *variance;
-    int32_t in, out; // A norm has both the same.
+    int32_t in, out; // For a norm both are the same.
     bool norm;
 };
 
-struct mlp { // While it is inferred.
+struct mlp { // The model while it is inferred.
     const struct evq_model_request *request;
     struct evq_model *model;
     struct module *modules;
     size_t count;
     size_t linears;
     enum evq_activation activation;
-    bool has_activation; // The options say which.
-    bool norm_after;     // The norm follows the activation, not the matrix.
-    bool has_norm;       // The options say which.
+    bool has_activation; // The options name the activation.
+    bool norm_after;     // The norm follows the activation instead of the matrix.
+    bool has_norm;       // The options say where the norm is.
     double eps;
     size_t op_count, slot_count;
 };
@@ -103,7 +104,8 @@ static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
 
 static struct module *module_of(struct mlp *mlp, const char *name, size_t name_bytes)
 {
-    for (size_t i = mlp->count; i > 0; i--) { // Tensors come sorted: most often it is the last one.
+    // Tensors are sorted, so it is mostly the last module.
+    for (size_t i = mlp->count; i > 0; i--) {
         struct module *module = &mlp->modules[i - 1];
         if (module->name_bytes == name_bytes && memcmp(module->name, name, name_bytes) == 0) {
             return module;
@@ -125,7 +127,7 @@ static enum evq_status take_tensor(struct mlp *mlp, const struct evq_tensor *ten
     const int32_t rank_max = strcmp(leaf, "weight") == 0 ? 2 : 1;
 
     if (strcmp(leaf, "num_batches_tracked") == 0) {
-        return EVQ_OK; // Of no use to an evaluation.
+        return EVQ_OK; // An evaluation does not need it.
     }
     if (strcmp(leaf, "weight") != 0 && strcmp(leaf, "bias") != 0 &&
         strcmp(leaf, "running_mean") != 0 && strcmp(leaf, "running_var") != 0) {
@@ -251,7 +253,7 @@ static int compare_modules(const void *left, const void *right)
     return evq_natural_order_compare(a->name, a->name_bytes, b->name, b->name_bytes);
 }
 
-/* Puts the modules in the order that the option `layers` gives; each must be named, once. */
+/* Puts the modules into the order of the option `layers`, which must name each module once. */
 static enum evq_status order_as_told(struct mlp *mlp, struct evq_error *err)
 {
     const struct evq_task_config *task = mlp->request->task;
@@ -350,7 +352,7 @@ static enum evq_status order(struct mlp *mlp, struct evq_error *err)
     return status == EVQ_OK ? check_chain(mlp, err) : status;
 }
 
-/* What lies between two matrices is not in the file. */
+/* The file does not tell what is between two matrices. */
 static enum evq_status check_between(const struct mlp *mlp, struct evq_error *err)
 {
     size_t seen = 0;
@@ -434,7 +436,7 @@ static void add_module(struct mlp *mlp, struct output *out, const struct module 
     out->ops[mlp->op_count++] = op;
 }
 
-/* The activation stands behind each matrix but the last, or behind the norm that follows it. */
+/* The activation follows each matrix except the last, or the norm after that matrix. */
 static enum evq_activation activation_of(const struct mlp *mlp, size_t at, size_t linears_seen)
 {
     const bool norm = mlp->modules[at].norm;
@@ -474,7 +476,7 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
         columns[buffer] = module->out > columns[buffer] ? module->out : columns[buffer];
         model->outputs = module->out;
     }
-    columns[2] = columns[2] > 0 ? columns[2] : 1; // One layer leaves it unused.
+    columns[2] = columns[2] > 0 ? columns[2] : 1; // With one layer it is unused.
     struct evq_op head = mlp->request->head;
     head.in = buffer;
     head.out = head.weight = head.bias = -1;

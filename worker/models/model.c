@@ -54,7 +54,7 @@ static enum evq_status unknown(const struct evq_model_request *request, const ch
         request->checkpoint->path, shown);
 }
 
-/* Transformers goes by the type where a configuration contradicts itself. */
+/* If a configuration contradicts itself, Transformers uses the type, and so do we. */
 static enum evq_status check_type(const struct evq_model_request *request,
                                   const struct evq_model_family *family, const char *told,
                                   const char *type, struct evq_error *err)
@@ -72,7 +72,7 @@ static enum evq_status check_type(const struct evq_model_request *request,
                          request->checkpoint->path, shown[0], shown[1]);
 }
 
-/* What config.json or the checkpoint itself says; an MLP says nothing. */
+/* Finds the family that config.json or the checkpoint names. An MLP names none. */
 static enum evq_status find_told(const struct evq_model_request *request,
                                  const struct evq_model_family **ret_family, struct evq_error *err)
 {
@@ -92,7 +92,7 @@ static enum evq_status find_told(const struct evq_model_request *request,
                                      : unknown(request, told, err);
     } else if (status == EVQ_OK && evq_model_config_has(config, "n_head") &&
                evq_model_config_has(config, "block_size")) {
-        *ret_family = &evq_model_gpt2; // nanoGPT's model_args.
+        *ret_family = &evq_model_gpt2; // The checkpoint has nanoGPT's model_args.
     } else if (status == EVQ_OK) {
         *ret_family = &evq_model_mlp;
     }
@@ -100,8 +100,8 @@ static enum evq_status find_told(const struct evq_model_request *request,
     return status;
 }
 
-/* A forced family is the user's word for what evalq does not know; what it knows better, it says.
- */
+/* With the option `family`, users vouch for a type that evalq does not know. A type that evalq
+ * knows to be different is refused. */
 static void check_forced_type(struct evq_model_config *config,
                               const struct evq_model_family *family)
 {
@@ -175,7 +175,7 @@ static bool knows_all(const struct evq_model_family *family, const struct evq_ta
            EVQ_OK;
 }
 
-/* Names the key that no family knows, and the nearest of all their keys. */
+/* Names the option that no family knows, and the most similar one that exists. */
 static enum evq_status check_keys(const struct evq_task_config *task, struct evq_error *err)
 {
     const char *known[FAMILY_COUNT * 48] = {NULL};
@@ -194,7 +194,8 @@ static enum evq_status check_keys(const struct evq_task_config *task, struct evq
                : evq_error_set(err, EVQ_E_INVALID, "model: no family has all of these options");
 }
 
-/* Without a family any that knows all the options will do: the checkpoint tells which later. */
+/* If no family is named, any family that knows all the options will do; the checkpoint decides
+ * later. */
 enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_error *err)
 {
     const char *name = evq_pair_get(task->model, task->model_count, "family", NULL);

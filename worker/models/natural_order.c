@@ -54,7 +54,8 @@ bool evq_natural_order_counts(const char *a, size_t a_bytes, const char *b, size
     while (at < a_bytes && at < b_bytes && a[at] == b[at]) {
         at++;
     }
-    const bool within = at > 0 && is_digit(a, a_bytes, at - 1); // A number that both begin with.
+    // Both names begin with the same part of a number.
+    const bool within = at > 0 && is_digit(a, a_bytes, at - 1);
     const bool left = is_digit(a, a_bytes, at);
     const bool right = is_digit(b, b_bytes, at);
     return (left && right) || (within && (left || right));

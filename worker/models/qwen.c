@@ -1,13 +1,13 @@
 /*
  * Qwen2: a Llama with biases on queries, keys and values. Qwen3: a Llama that norms each head of
- * its queries and keys, and whose heads have a width of their own.
+ * its queries and keys, and whose head_dim is independent of hidden.
  */
 #include <limits.h>
 
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"
 
-/* A number beside use_sliding_window: false means nothing. */
+/* If use_sliding_window is false, the number of sliding_window is ignored. */
 static void read_windows(struct evq_model_config *config, struct evq_arena *arena,
                          struct evq_decoder *decoder)
 {

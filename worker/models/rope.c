@@ -8,19 +8,19 @@
 
 struct rope {
     struct evq_model_config *config;
-    bool older; // The parameters stand in "rope_scaling", as they did before "rope_parameters".
+    bool older; // The parameters are in "rope_scaling", the name before "rope_parameters".
     double theta;
     double factor;
-    double trained; // Longest sequence before it was stretched.
-    int32_t dim;    // Values that turn: head_dim.
-    float *out;     // dim / 2 of them, in radians a position.
-    double scale;   // Of cosine and sine.
+    double trained; // Longest sequence of the training before it was stretched.
+    int32_t dim;    // Number of values that rotate: head_dim.
+    float *out;     // dim / 2 values, in radians per position.
+    double scale;   // Factor of cosine and sine.
 };
 
-/* Options have the new name alone, and go before what either place says. */
+/* Path of a parameter. Options use only the new name and precede both places in the file. */
 static const char *path(const struct rope *rope, const char *name, char out[80])
 {
-    (void)snprintf(out, 80, "rope_parameters.%s", name); // Our own names: they fit.
+    (void)snprintf(out, 80, "rope_parameters.%s", name); // These are our own names, so they fit.
     if (rope->older && !evq_model_config_told(rope->config, out)) {
         (void)snprintf(out, 80, "rope_scaling.%s", name);
     }
@@ -34,8 +34,8 @@ static double real(const struct rope *rope, const char *name, double fallback)
     return evq_model_config_real(rope->config, path(rope, name, at), fallback);
 }
 
-/* A value that may also stand beside the parameters; first: that one goes before them. What the
- * options say goes before both. */
+/* Reads a value that may also stand beside the parameters; first: that place precedes the
+ * parameters. Options precede both. */
 static double beside(const struct rope *rope, const char *name, double fallback, bool first)
 {
     char inner[80];
@@ -48,8 +48,8 @@ static double beside(const struct rope *rope, const char *name, double fallback,
     return real(rope, name, evq_model_config_real(rope->config, name, fallback));
 }
 
-/* Frequencies are formed in fp32, step by step as Transformers does: its last bits, too, count as
- * often as a token is far away. */
+/* Frequencies are computed in fp32 with the same steps as in Transformers, because an error in the
+ * last bits is multiplied by the position. */
 static float pair_theta(const struct rope *rope, int32_t pair)
 {
     const float power = 2.0f * (float)pair / (float)rope->dim;
@@ -71,7 +71,8 @@ static void make_linear(struct rope *rope)
     }
 }
 
-/* Waves longer than the trained length are stretched, short ones stay, between them it blends. */
+/* Wavelengths above the trained length are stretched, short ones are kept, and those between are
+ * interpolated. */
 static void make_llama3(struct rope *rope)
 {
     const double low = real(rope, "low_freq_factor", (double)NAN);
@@ -92,7 +93,7 @@ static void make_llama3(struct rope *rope)
     }
 }
 
-/* The pair that turns `turns` times within the trained length. */
+/* The pair that makes `turns` turns within the trained length. */
 static double yarn_pair(const struct rope *rope, double turns)
 {
     return rope->dim * log(rope->trained / (turns * TWO_PI)) / (2.0 * log(rope->theta));
@@ -119,7 +120,8 @@ static void make_yarn(struct rope *rope)
     }
     first = fmax(first, 0.0);
     last = fmin(last, rope->dim - 1.0);
-    last = first == last ? last + 0.001 : last; // As Transformers has it: no division by zero.
+    // Transformers also avoids a division by zero this way.
+    last = first == last ? last + 0.001 : last;
     for (int32_t i = 0; i < rope->dim / 2; i++) {
         const float ramp = ((float)i - (float)first) / (float)(last - first);
         const float stay = 1.0f - fminf(fmaxf(ramp, 0.0f), 1.0f);
@@ -154,7 +156,7 @@ static void read_parameters(struct rope *rope, const char *type, int32_t context
     static const char trained[] = "original_max_position_embeddings";
     char at[80];
 
-    // Some configurations have it beside the others, which goes first.
+    // Some configurations have it beside the parameters; that one precedes.
     rope->trained = beside(rope, trained, context, true);
     const double stretched = strcmp(type, "yarn") == 0 ? context / rope->trained : (double)NAN;
     rope->factor = strcmp(type, "default") == 0 ? 1.0 : real(rope, "factor", stretched);
@@ -181,7 +183,7 @@ static void read_parameters(struct rope *rope, const char *type, int32_t context
 void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
                    struct evq_decoder *decoder)
 {
-    // Where a configuration has both, Transformers takes the older one, unless it is empty.
+    // If a configuration has both names, Transformers uses the older one unless it is empty.
     const bool older = evq_model_config_holds(config, "rope_scaling");
     const size_t pairs = (size_t)decoder->head_dim / 2;
     struct rope rope = {.config = config, .older = older, .dim = decoder->head_dim, .scale = 1.0};

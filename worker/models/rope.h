@@ -1,15 +1,15 @@
 /*
- * Frequencies of rotary positions, as Transformers forms them from a configuration
- * (modeling_rope_utils.py): the types default, linear, llama3 and yarn. Others depend on the length
- * of the text and are refused.
+ * Computes the frequencies of rotary positions as Transformers does (modeling_rope_utils.py). It
+ * supports the types default, linear, llama3 and yarn. Others depend on the length of the text and
+ * are refused.
  */
 #ifndef EVQ_WORKER_MODEL_ROPE_H
 #define EVQ_WORKER_MODEL_ROPE_H
 
 #include "worker/models/decoder.h"
 
-/* Sets frequencies (head_dim / 2 of them, in arena) and rope_scale; head_dim and context are set
- * already. Faults are kept in config. */
+/* Sets frequencies (head_dim / 2 values, in arena) and rope_scale. head_dim and context must be
+ * set. Faults are kept in config. */
 void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
                    struct evq_decoder *decoder);
 

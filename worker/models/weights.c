@@ -6,17 +6,17 @@
 
 #include "worker/tasks/task_options.h"
 
-#define IGNORED_BYTES_MAX 1500 // Of the text that names them, about.
+#define IGNORED_BYTES_MAX 1500 // Approximate length of the text that names the ignored tensors.
 #define NAME_BYTES        160
 
-struct weights { // While they are found.
+struct weights { // The tensors while they are searched.
     const struct evq_model_request *request;
     const struct evq_checkpoint *checkpoint;
     const struct evq_wanted *wanted;
     size_t count;
     struct evq_arena *arena;
     char prefix[EVQ_CHECKPOINT_PREFIX_BYTES];
-    bool *used; // One a tensor of the checkpoint.
+    bool *used; // One flag for each tensor of the checkpoint.
 };
 
 static const char *file_of(const struct weights *weights, const struct evq_tensor *tensor)
@@ -34,13 +34,13 @@ static void expected_text(const struct evq_wanted *wanted, char out[32])
     const int32_t second = wanted->transposed ? wanted->rows : wanted->columns;
 
     if (wanted->columns == 0) {
-        (void)snprintf(out, 32, "[%d]", (int)wanted->rows); // A vector.
+        (void)snprintf(out, 32, "[%d]", (int)wanted->rows); // A vector has one dimension.
     } else {
         (void)snprintf(out, 32, "[%d, %d]", (int)first, (int)second);
     }
 }
 
-/* What a checkpoint lacks no later attempt finds: final, though looking it up is not. */
+/* A missing tensor will also be missing at the next attempt, so the status is a final one. */
 static enum evq_status refuse_missing(const struct weights *weights,
                                       const struct evq_wanted *wanted, const char *what,
                                       struct evq_error *err)
@@ -124,7 +124,7 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
     const struct evq_tensor *tensor =
         evq_checkpoint_find_below(weights->checkpoint, weights->prefix, wanted->name);
 
-    if (tensor == NULL) { // Under the option's prefix.
+    if (tensor == NULL) { // The tensor is searched under the prefix of the option.
         const char *what = evq_arena_printf(weights->arena, "tensor '%s%s' is missing",
                                             weights->prefix, wanted->name);
         return refuse_missing(weights, wanted, what != NULL ? what : wanted->name, err);
@@ -201,7 +201,7 @@ enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, stru
     return EVQ_OK;
 }
 
-/* TRL's value head stands beside the model's own head and changes none of its scores. */
+/* TRL's value head is beside the model's own head and does not change its scores. */
 static bool is_value_head(const char *name)
 {
     const char *at = strstr(name, "v_head.");
@@ -210,7 +210,7 @@ static bool is_value_head(const char *name)
 }
 
 /* Whether the tensor belongs to another copy of the model, such as averages or a teacher: the same
- * name under another prefix, under which the embedding is, too. */
+ * name exists under another prefix, and so does the embedding. */
 static bool is_of_a_copy(const struct weights *weights, const char *head_name, const char *name)
 {
     char prefix[EVQ_CHECKPOINT_PREFIX_BYTES];
@@ -232,8 +232,8 @@ static bool is_of_a_copy(const struct weights *weights, const char *head_name, c
     return false;
 }
 
-/* A matrix or vector as long as the vocabulary gives scores of its own, so this model's head is not
- * what was trained. */
+/* A matrix or vector as long as the vocabulary produces scores of its own. If it is there, this
+ * model's head may not be what was trained. */
 static bool may_be_a_head(const struct weights *weights, const struct evq_tensor *tensor)
 {
     const int64_t vocabulary = weights->wanted[0].rows;

@@ -1,6 +1,6 @@
 /*
- * The tensors that a model wants, found in a checkpoint by their names and shapes: nothing is
- * guessed. Not for sharing between threads.
+ * Finds the tensors that a model needs in a checkpoint, by name and shape. Nothing is guessed. Not
+ * for sharing between threads.
  */
 #ifndef EVQ_WORKER_MODEL_WEIGHTS_H
 #define EVQ_WORKER_MODEL_WEIGHTS_H
@@ -12,18 +12,18 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     int32_t slot;
     int32_t first_row, rows;   // As in struct evq_source.
     int32_t columns;           // 0: a vector of `rows` elements.
-    bool transposed;           // The checkpoint has [columns, rows].
+    bool transposed;           // The checkpoint stores [columns, rows].
     enum evq_source_kind kind; // TENSOR or ONE_PLUS.
 };
 
-/* Tensors that a model leaves aside, as text for its user. */
+/* The tensors that a model does not use, as text for the user. */
 struct evq_ignored {
     struct evq_arena *arena;
-    const char *text;    // "" at first; NULL: out of memory.
-    size_t named, count; // In text; of all.
+    const char *text;    // Starts as ""; NULL: memory ran out.
+    size_t named, count; // Number of tensors in the text, and of all.
 };
 
-/* Whether the option `ignore` names the tensor, or a beginning of its name. */
+/* Whether the option `ignore` contains the tensor's name or a prefix of it. */
 bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *name);
 void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *tensor);
 /* Sets model->ignored; EVQ_E_NOMEM. */
@@ -31,12 +31,13 @@ enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, stru
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Finds all wanted under one prefix (the option `prefix`, else evq_checkpoint_find_prefix()) and
- * makes them the model's sources. Where `head_name` is not NULL it may be there beside them: the
- * model takes wanted[0] for it. buffers: ends of names that are no weights (".attn.bias"),
- * NULL-terminated. EVQ_E_NOT_FOUND: a tensor is missing; EVQ_E_INVALID: another shape, or one too
- * many, or one outside the prefix that may be the model's own head;
- * EVQ_E_UNSUPPORTED: not floating point. Each names tensor, file and what was expected.
+ * Finds all wanted tensors under one prefix (the option `prefix`, otherwise
+ * evq_checkpoint_find_prefix()) and makes them the model's sources. If head_name is not NULL, that
+ * tensor may also be there; the model uses wanted[0] in its place. buffers: endings of names that
+ * are not weights (".attn.bias"), NULL-terminated. EVQ_E_NOT_FOUND: a tensor is missing.
+ * EVQ_E_INVALID: a tensor has another shape, is one too many, or is outside the prefix and may be
+ * the model's own head. EVQ_E_UNSUPPORTED: it is not floating point. The message names tensor, file
+ * and what was expected.
  */
 enum evq_status evq_weights_find(const struct evq_model_request *request,
                                  const struct evq_wanted *wanted, size_t count,

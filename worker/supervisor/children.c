@@ -20,8 +20,8 @@ static int64_t job_limit_ms(const struct evq_supervisor *supervisor, const struc
         evq_config_evaluator(supervisor->config, suite->evaluator);
     int64_t seconds = suite->limit_seconds;
 
-    // A program is limited by its evaluator, which can end it in good order; this is the limit
-    // behind it.
+    // The evaluator limits its own program and can end it in good order. This is a second limit
+    // behind that one.
     if (evaluator != NULL) {
         seconds += 10;
         seconds += evaluator->kind == EVQ_EVALUATOR_PERSISTENT ? evaluator->start_seconds : 0;
@@ -74,7 +74,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
     const int64_t now_ms = evq_clock_mono_ms();
 
     if (job_send(slot, lease, supervisor->redis.epoch, &err) != EVQ_OK) {
-        // It never reached the child, whose death will show: not the job's fault.
+        // The job did not reach the child, which is about to die. That is not the job's fault.
         evq_log(EVQ_LOG_WARN, "job_not_started", "job=%s slot=%u reason=%s", lease->claim->id,
                 slot->number, err.message);
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
@@ -104,7 +104,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
     struct evq_error err;
 
     if (lease == NULL || evq_cause_rule(slot->ending)->job == EVQ_CAUSE_JOB_DROP) {
-        return; // Nothing of a job that is no longer ours is published.
+        return; // The job is no longer ours, so none of its results are published.
     }
     if (field == NULL || field->type != EVQ_FIELD_BYTES ||
         evq_codec_result_decode(field->bytes, field->byte_count, &result, &err) != EVQ_OK ||
@@ -112,7 +112,8 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
         evq_log(EVQ_LOG_ERROR, "task_bad", "job=%s slot=%u", lease->claim->id, slot->number);
         evq_result_free(result);
         lease->result_lost = true;
-        evq_slot_kill(slot); // Our own child speaks nonsense: its memory is not to be trusted.
+        // Our own child sent something that cannot be read, so we do not trust its memory any more.
+        evq_slot_kill(slot);
         return;
     }
     evq_log(EVQ_LOG_INFO, "task_done", "job=%s task=%s n=%lld compute_ms=%lld backend=%s device=%s",
@@ -140,7 +141,7 @@ static void seconds_learn(struct evq_supervisor *supervisor, const struct evq_le
     *seconds = *seconds > 0 ? *seconds * 0.7 + took * 0.3 : took;
 }
 
-/* The job left the child: the slot is free, the lease lives on until Redis knows. */
+/* Takes the job from the slot. The lease stays until Redis knows how the job ended. */
 static struct evq_lease *slot_leave(struct evq_slot *slot)
 {
     struct evq_lease *lease = slot->lease;
@@ -167,7 +168,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
                              NULL);
         return;
     }
-    // A job that ended in spite of a limit or a drain has ended.
+    // A job that finished counts as done, even if a time limit or a drain was about to end it.
     supervisor->crashed_count = 0;
     slot->failures = 0;
     evq_disk_pause_end(supervisor, lease->suite);
@@ -187,7 +188,7 @@ static void crash_count(struct evq_supervisor *supervisor, const char *id)
 {
     for (uint32_t i = 0; i < supervisor->crashed_count; i++) {
         if (strcmp(supervisor->crashed[i], id) == 0) {
-            return; // The same job again: it is the poisonous one.
+            return; // The same job crashed again: that job is the problem, not this worker.
         }
     }
     if (supervisor->crashed_count < EVQ_CAUSE_CRASHED_JOBS_MAX) {
@@ -196,14 +197,15 @@ static void crash_count(struct evq_supervisor *supervisor, const char *id)
     }
     if (supervisor->crashed_count == EVQ_CAUSE_CRASHED_JOBS_MAX && !supervisor->sick) {
         supervisor->sick = true;
-        supervisor->beat_due_ms = 0; // Tell at once.
+        supervisor->beat_due_ms = 0; // The next heartbeat reports it at once.
         evq_log(EVQ_LOG_ERROR, "worker_sick", "reason=%s",
                 "several different jobs crashed here with none done between: no more claims until "
                 "a restart");
     }
 }
 
-/* The job did not end well: by our own doing (ending), or by what the child said or did. */
+/* The job did not succeed: either we ended it (slot->ending), or the child reported a failure or
+ * died. */
 static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        enum evq_fail_kind kind, const char *reason, const char *detail)
 {
@@ -263,7 +265,7 @@ static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
     if (slot->state == EVQ_SLOT_STARTING) {
         (void)snprintf(slot->note, sizeof(slot->note), "%s", message);
         evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number, message);
-        return; // It exits; the start is repeated later.
+        return; // The child exits, and is started again later.
     }
     if (status == EVQ_E_FULL && slot->ending == EVQ_CAUSE_NONE) {
         slot->ending = EVQ_CAUSE_DISK_FULL;
@@ -290,7 +292,8 @@ static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
                 slot->devices, slot->note);
         supervisor->claim_due = true;
         if (supervisor->options->warm) {
-            supervisor->beat_due_ms = 0; // Somebody waits until the slot is said to be ready.
+            // Somebody waits until the status says that the slot is ready.
+            supervisor->beat_due_ms = 0;
         }
     } else if (strcmp(note->type, "progress") == 0 && slot->lease != NULL) {
         slot->lease->done = evq_channel_get_integer(note, "done", -1);
@@ -318,7 +321,8 @@ void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot)
 
     (void)evq_program_log_read(&slot->errors);
     evq_channel_fill(&slot->channel);
-    if (slot->channel.in.failed) { // It lives, and nothing of what it says would be heard again.
+    // The child is alive, but we could not receive its notes any more.
+    if (slot->channel.in.failed) {
         evq_log(EVQ_LOG_ERROR, "child_garbled", "slot=%u reason=%s", slot->number, "out of memory");
         evq_slot_kill(slot);
         return;
@@ -376,18 +380,19 @@ static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot,
     char reason[256];
     char detail[EVQ_FAILURE_DETAIL_BYTES];
 
-    evq_children_read(supervisor, slot); // What it said before it died still counts.
+    evq_children_read(supervisor, slot); // Notes that the child sent before it died still count.
     death_describe(slot, wait_status, supervisor->host, reason, sizeof(reason), detail,
                    sizeof(detail));
     evq_log(EVQ_LOG_WARN, "child_died", "slot=%u reason=%s job=%s", slot->number, reason,
             slot->lease != NULL ? slot->lease->claim->id : "");
     job_failed(supervisor, slot, EVQ_FAIL_CRASH, reason, detail);
     if (slot->state == EVQ_SLOT_STARTING) {
-        char note[sizeof(slot->note)]; // What the child said of its failed start, if anything.
+        // This is what the child said about its failed start, if it said anything.
+        char note[sizeof(slot->note)];
         memcpy(note, slot->note, sizeof(note));
         slot_failed(slot, note[0] != '\0' ? note : reason);
     } else if (slot->failures == 0) {
-        slot->note[0] = '\0'; // It is what the dead child said in its hello.
+        slot->note[0] = '\0'; // The note came from the hello of the dead child.
     }
     evq_slot_close(slot);
     slot->start_ms = evq_clock_mono_ms() + restart_wait_ms(slot);
@@ -483,7 +488,7 @@ void evq_children_stop(struct evq_supervisor *supervisor)
             struct evq_slot *slot = &supervisor->slots[i];
             if (slot->pid > 0 && !evq_slot_reap(slot, &wait_status)) {
                 (void)evq_program_log_read(
-                    &slot->errors); // A full pipe must not keep it from ending.
+                    &slot->errors); // A child that waits for a full pipe could not exit.
                 left++;
             }
             if (slot->pid > 0 && !killed && evq_clock_mono_ms() >= kill_ms) {

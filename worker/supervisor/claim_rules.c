@@ -1,4 +1,4 @@
-/* Which jobs the slots of this worker can take now. */
+/* Decides which jobs the slots of this worker can take now. */
 #include "shared/base/clock.h"
 #include "worker/supervisor/supervisor.h"
 

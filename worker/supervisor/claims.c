@@ -29,8 +29,8 @@ static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struc
     return NULL;
 }
 
-/* Starts what is held and can run now: an `alone` job with nothing beside it, others in any slot
- * that is free. */
+/* Starts the held jobs that can run now: an `alone` job if no other job runs, others in any free
+ * slot. */
 void evq_claims_start(struct evq_supervisor *supervisor)
 {
     for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
@@ -54,7 +54,7 @@ static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *clai
                            : NULL;
 
     struct evq_lease *lease = evq_lease_new(claim, suite, supervisor->name);
-    if (lease == NULL) { // Its lease lapses and another takes it.
+    if (lease == NULL) { // The lease lapses, and another worker takes the job.
         evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", claim->id);
         evq_claim_free(claim);
         return;
@@ -70,7 +70,7 @@ static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *clai
         (void)evq_lease_end(lease, EVQ_OUTBOX_MERGE);
     } else if (suite->shards > 1 && claim->shard_count == 0) {
         (void)evq_lease_end(lease, EVQ_OUTBOX_SPLIT);
-        supervisor->jobs_taken--; // Its shards count.
+        supervisor->jobs_taken--; // The shards of the job are counted instead.
     } else {
         lease->state = EVQ_LEASE_HELD;
     }
@@ -84,8 +84,8 @@ struct want { // What the next claim asks for.
     uint32_t claims_max;
 };
 
-/* The idle slots that can run the same classes as the one numbered `first`. False: nothing to claim
- * there. */
+/* Collects what the idle slots that fit the same classes as slot number `first` can claim. Returns
+ * false if there is nothing to claim for them. */
 static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, struct want *want)
 {
     const struct evq_slot *slot = &supervisor->slots[first];
@@ -100,7 +100,7 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
         const struct evq_slot *other = &supervisor->slots[i];
         const bool same = other->state == EVQ_SLOT_IDLE && other->fits == slot->fits;
         if (same && i < first) {
-            return false; // That group was asked for already.
+            return false; // An earlier slot of this group was asked for already.
         }
         want->claims_max += same;
     }
@@ -132,8 +132,9 @@ static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
 static void claimed_take(struct evq_supervisor *supervisor, const struct want *want,
                          struct evq_claim *const *claims, const struct evq_claimed *claimed)
 {
-    supervisor->request[0] = '\0'; // Answered: the next claim is another one.
-    // Fewer than asked for are all there were: what comes later sets a wake marker.
+    // The request was answered, so the next claim needs a new id. If Redis gave fewer jobs than we
+    // asked for, there are no more, and the next job sets a wake marker.
+    supervisor->request[0] = '\0';
     supervisor->claim_due = supervisor->claim_due || claimed->count >= want->claims_max;
     supervisor->classes_stale =
         supervisor->classes_stale || claimed->classes_version != supervisor->registry.version;
@@ -168,7 +169,7 @@ enum evq_status evq_claims_round(struct evq_supervisor *supervisor, struct evq_e
     return EVQ_OK;
 }
 
-/* The first slot of a group that has something to claim; slot_count: none has. */
+/* The first slot of a group that has something to claim; slot_count if there is none. */
 static uint32_t want_first(const struct evq_supervisor *supervisor, struct want *want)
 {
     uint32_t first = 0;
@@ -179,7 +180,7 @@ static uint32_t want_first(const struct evq_supervisor *supervisor, struct want 
     return evq_claim_rules_allow(supervisor) ? first : supervisor->slot_count;
 }
 
-/* Idle slots of other groups than that of the one numbered `first`. */
+/* Whether idle slots exist that fit other classes than the slot numbered `first`. */
 static bool others_idle(const struct evq_supervisor *supervisor, uint32_t first)
 {
     const uint64_t fits = supervisor->slots[first].fits;
@@ -213,7 +214,7 @@ enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_c
                                               claims, &claimed, err);
         *ret_completed = status;
     } else {
-        *ret_completed = EVQ_E_NOMEM; // Unless it is sent.
+        *ret_completed = EVQ_E_NOMEM; // This stays if the command is never sent.
         status = evq_queue_complete_many_and_claim(queue, done, count, &request, ret_completed,
                                                    claims, &claimed, err);
     }

@@ -1,10 +1,11 @@
-/* How a worker comes to its end: why it claims no more, and how long what runs still has. */
+/* How a worker ends: when it stops claiming, and how long running jobs may continue. */
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-#define FORCED_MS        3000 // After a second signal: to tell Redis what is released.
-#define RELEASE_GRACE_MS 2000 // From the end of a drain to the SIGKILL of what still runs.
+// Time after a second signal for telling Redis which jobs are released.
+#define FORCED_MS        3000
+#define RELEASE_GRACE_MS 2000 // Time from the end of the drain until running jobs are killed.
 #define DEADLINE_SPARE_S 5
 
 void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t within_ms)
@@ -41,8 +42,8 @@ void evq_drain_force(struct evq_supervisor *supervisor)
     }
 }
 
-/* A claim that is due is no idleness; one that a sick worker, or one without Redis, cannot make is.
- */
+/* Whether a due claim can be made. If not (the worker is sick, or Redis is away), the worker counts
+ * as idle. */
 static bool may_still_claim(const struct evq_supervisor *supervisor)
 {
     return evq_claim_rules_allow(supervisor) && supervisor->redis.backoff.tries == 0;

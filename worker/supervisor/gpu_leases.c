@@ -69,7 +69,7 @@ static int32_t share_of(const struct evq_gpu_leases *gpus, const struct evq_slot
     return (int32_t)(slot->number % gpus->share_count);
 }
 
-/* A share can be given only when no child of an earlier one is left. */
+/* A share can be given to slots only after all children of its earlier use have died. */
 static bool share_is_open(const struct evq_supervisor *supervisor, int32_t share)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
@@ -104,7 +104,8 @@ static void share_give(struct evq_supervisor *supervisor, int32_t share,
     }
 }
 
-/* At once, not by asking: another process may be on the GPU already. */
+/* Kills the child at once instead of asking it to stop, because another process may already use the
+ * GPU. */
 static void slot_take_away(struct evq_slot *slot)
 {
     evq_log(EVQ_LOG_ERROR, "gpu_lost", "slot=%u devices=%s reason=%s", slot->number, slot->devices,
@@ -194,7 +195,8 @@ static enum evq_status leases_call(struct evq_supervisor *supervisor, uint32_t w
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < gpus->pool.count && want > 0; i++) {
-        // A part of a share that lost another part is of no use: not named, it is free for others.
+        // GPUs of a share that lost one of its GPUs are of no use. They are not named here, so
+        // other workers can lease them.
         if (gpus->leases[i].token[0] == '\0' || gpus->shares[i] >= 0) {
             numbers[count] = i;
             named[count++] = gpus->leases[i];

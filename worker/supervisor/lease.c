@@ -8,9 +8,9 @@
 #include "shared/queue/codec.h"
 #include "worker/child/merge.h"
 
-#define DETAIL_BYTES_MAX 8191  // What evq_queue_fail() takes.
-#define REASON_BYTES     52    // What the job's hash keeps of a reason behind its kind.
-#define PART_BYTES_MAX   65536 // What evq_queue_complete_shard() takes.
+#define DETAIL_BYTES_MAX 8191  // The most that evq_queue_fail() accepts.
+#define REASON_BYTES     52    // The job's hash keeps so many bytes of a reason, after its kind.
+#define PART_BYTES_MAX   65536 // The most that evq_queue_complete_shard() accepts.
 
 struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite,
                                 const char *worker)
@@ -113,13 +113,14 @@ bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char
         return false;
     }
     item->fail = fail;
-    // The job's hash keeps the beginning of the reason; all of it stands before the detail.
+    // The job's hash keeps only the beginning of the reason. The whole reason stands at the start
+    // of the detail.
     if (strlen(reason) > REASON_BYTES) {
         evq_error_cause_first(reason, item->reason, sizeof(item->reason));
     } else {
         (void)snprintf(item->reason, sizeof(item->reason), "%s", reason);
     }
-    item->detail = malloc(DETAIL_BYTES_MAX + 1); // Without it the reason still tells.
+    item->detail = malloc(DETAIL_BYTES_MAX + 1); // If there is no memory, the reason alone is sent.
     if (item->detail != NULL) {
         (void)snprintf(item->detail, DETAIL_BYTES_MAX + 1, "%s\n%s", reason,
                        detail != NULL ? detail : "");
@@ -161,7 +162,9 @@ void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result
     struct evq_buffer record;
     struct evq_error err;
 
-    sums.metrics = NULL; // Means of a part are of no use: the merge forms them from the sums.
+    // The merge computes metrics from the sums of all shards, so the metrics of one shard are
+    // useless.
+    sums.metrics = NULL;
     sums.metric_count = 0;
     evq_buffer_init(&record, 0);
     if (evq_codec_result_encode(&sums, &record, &err) == EVQ_OK) {
@@ -188,7 +191,7 @@ static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *que
         return status;
     }
     if (status !=
-        EVQ_OK) { // Parts that do not fit together: another attempt of the shards would be needed.
+        EVQ_OK) { // The parts do not match. Another attempt of the merge would not change that.
         return evq_lease_fail(lease, status == EVQ_E_CHANGED ? EVQ_FAIL_CHANGED : EVQ_FAIL_FATAL,
                               err != NULL ? err->message : "merge", NULL)
                    ? EVQ_OK

@@ -1,6 +1,6 @@
 /*
- * One claimed job, from its claim until Redis has taken its end: what its child gave is kept here
- * until it is published, so that an outage costs nothing. The supervisor's single thread.
+ * One claimed job, from its claim until Redis has recorded its end. Results of the child wait here
+ * until they are published, so an outage of Redis loses nothing. The supervisor's single thread.
  */
 #ifndef EVQ_WORKER_LEASE_H
 #define EVQ_WORKER_LEASE_H
@@ -10,9 +10,9 @@
 #include "shared/queue/queue.h"
 
 enum evq_lease_state {
-    EVQ_LEASE_HELD,    // Waits until it can run alone.
-    EVQ_LEASE_RUNNING, // A slot has it.
-    EVQ_LEASE_ENDING   // Nothing runs for it; its outbox is being sent.
+    EVQ_LEASE_HELD,    // The job waits until it can run alone.
+    EVQ_LEASE_RUNNING, // A slot has the job.
+    EVQ_LEASE_ENDING   // Nothing runs for the job; its outbox is being sent.
 };
 
 enum evq_outbox_kind {
@@ -22,69 +22,73 @@ enum evq_outbox_kind {
     EVQ_OUTBOX_FAIL,
     EVQ_OUTBOX_RELEASE,
     EVQ_OUTBOX_SPLIT,
-    EVQ_OUTBOX_MERGE // Fetch the parts, add them up: turns into publishes and a complete.
+    // Fetch the parts of the shards and add them; becomes publishes and a complete.
+    EVQ_OUTBOX_MERGE
 };
 
-struct evq_outbox_item { // In the order in which Redis must hear of them.
+struct evq_outbox_item { // One thing that Redis must be told, in order.
     enum evq_outbox_kind kind;
-    struct evq_result *result; // PUBLISH; owned.
-    enum evq_fail_kind fail;   // FAIL.
+    struct evq_result *result; // For PUBLISH; owned.
+    enum evq_fail_kind fail;   // For FAIL.
     char reason[512];
-    char *detail; // Owned; may be NULL.
+    char *detail; // For FAIL; owned; may be NULL.
     struct evq_outbox_item *next;
 };
 
 struct evq_lease {
     struct evq_claim *claim; // Owned.
     const struct evq_suite *suite;
-    const char *worker; // Name of this process.
+    const char *worker; // Name of this worker process.
     enum evq_lease_state state;
     int64_t claimed_ms; // Monotonic.
-    int64_t done;       // Progress.
+    int64_t done;       // Progress in units of the evaluator; -1: unknown.
     int64_t total;
     char status[65];
-    // A shard's results so far, each encoded with a 4-byte length before it.
+    // The results of a shard so far, each encoded and preceded by its length in 4 bytes.
     struct evq_buffer part;
-    bool part_failed; // It outgrew what Redis takes.
-    bool result_lost; // For want of memory: what the child says next completes nothing.
+    bool part_failed; // The part became larger than Redis accepts.
+    // A result was lost because memory ran out, so a later "done" must not complete the job.
+    bool result_lost;
     struct evq_outbox_item *first;
     struct evq_outbox_item *last;
-    struct evq_outbox_item *spare; // For the end: without it a lease would be held for ever.
+    // Reserved for the end of the job. Without it, a lease could never end when memory is out.
+    struct evq_outbox_item *spare;
     struct evq_lease *next;
 };
 
-/* Takes the claim over; suite and worker are borrowed. NULL when out of memory (the claim stays the
- * caller's). */
+/* Takes over the claim; suite and worker are borrowed. NULL: out of memory, and the caller keeps
+ * the claim. */
 struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite,
                                 const char *worker);
-void evq_lease_free(struct evq_lease *lease); // Accepts NULL. Forgets what was not sent.
+void evq_lease_free(struct evq_lease *lease); // Accepts NULL. Drops what was not sent.
 
-/* Each appends to the outbox; false when out of memory: end and fail never for the first of them,
- * which has its memory since the claim. publish takes the result over, also then. */
+/* These append to the outbox and return false if memory runs out. The first end or fail never does,
+ * because its memory was reserved at the claim. publish takes over the result in any case. */
 bool evq_lease_publish(struct evq_lease *lease, struct evq_result *result);
 bool evq_lease_end(struct evq_lease *lease, enum evq_outbox_kind kind);
 bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
                     const char *detail);
 void evq_lease_outbox_clear(struct evq_lease *lease);
-void evq_lease_outbox_pop(struct evq_lease *lease); // Its first item was sent.
+void evq_lease_outbox_pop(struct evq_lease *lease); // Removes the first item, after it was sent.
 
 /*
- * Adds to a task's result what its child does not know: names, times, digests, provenance. The
- * texts borrowed here live as long as the lease. False: the suite has no such task, or no memory.
+ * Adds to a result what the child does not know: names, times, digests, provenance. The texts
+ * borrowed here live as long as the lease. Returns false if the suite has no such task, or if
+ * memory runs out.
  */
 bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result);
 
-/* A shard's task: joins its part. */
+/* Adds the result of one task of a shard to the shard's part. */
 void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result);
 
 /*
- * Sends the first item, whatever its kind. EVQ_OK: it was taken and popped. EVQ_E_LEASE_LOST,
- * EVQ_E_CHANGED: the job is no longer ours. Others: it may be repeated.
+ * Sends the first item. EVQ_OK: it was accepted and removed. EVQ_E_LEASE_LOST, EVQ_E_CHANGED: the
+ * job is no longer ours. After other errors the call may be repeated.
  */
 enum evq_status evq_lease_send(struct evq_lease *lease, struct evq_queue *queue,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* What a failed evaluation means for its job. */
+/* Translates the status of a failed evaluation into the kind of failure that Redis is told. */
 enum evq_fail_kind evq_lease_fail_kind(enum evq_status status, bool crash);
 
 #endif

@@ -3,7 +3,7 @@
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-/* Whatever a slot still does for the lease is of no use any more. */
+/* Stops the slot that still works for the lease, because its result is not wanted any more. */
 void evq_lease_list_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {

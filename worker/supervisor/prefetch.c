@@ -12,11 +12,11 @@
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-#define LOOK_MS 100 // A job that ends sooner leaves nothing to gain by reading ahead of the next.
+#define LOOK_MS 100 // If a job ends sooner than this, prefetching the next one gains nothing.
 
 /* ---- the slot whose device takes the weights ---- */
 
-/* The one that began first of those that evaluate on a GPU: it is likely to end first. */
+/* Picks the slot with the oldest job on a GPU, because that job is likely to end first. */
 static struct evq_slot *slot_pick(struct evq_supervisor *supervisor, const struct evq_job *job)
 {
     struct evq_slot *first = NULL;
@@ -32,7 +32,7 @@ static struct evq_slot *slot_pick(struct evq_supervisor *supervisor, const struc
     return first;
 }
 
-/* Its child loads them beside those it computes with. */
+/* Tells the child of a slot to load the weights beside those of its present job. */
 static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *job)
 {
     const struct evq_suite *suite = evq_suite_registry_suite(&supervisor->registry, job->suite);
@@ -51,14 +51,16 @@ static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *j
         const enum evq_status status = evq_channel_send(&slot->channel, "prefetch", fields,
                                                         sizeof(fields) / sizeof(fields[0]), NULL);
         evq_log(EVQ_LOG_DEBUG, "prefetch_load", "job=%s slot=%u told=%d", supervisor->prefetch.id,
-                slot->number, status == EVQ_OK); // Else its child dies, which is seen elsewhere.
+                // If this fails, the child dies, and its death is handled elsewhere.
+                slot->number, status == EVQ_OK);
     }
     evq_buffer_free(&record);
 }
 
 /* ---- the process that reads ---- */
 
-/* The job's record as a file to read from, which no writer can be made to wait for; -1: none. */
+/* The job's record as a readable file descriptor; -1 on failure. A memfd cannot block its writer as
+ * a pipe could. */
 static int record_open(const struct evq_job *job)
 {
     struct evq_buffer record;
@@ -69,7 +71,7 @@ static int record_open(const struct evq_job *job)
         fd = memfd_create("evalq-prefetch", MFD_CLOEXEC);
         if (fd >= 0 && (write(fd, record.data, record.bytes) != (ssize_t)record.bytes ||
                         lseek(fd, 0, SEEK_SET) != 0)) {
-            (void)close(fd); // Half a record is none.
+            (void)close(fd); // Half a record is useless.
             fd = -1;
         }
     }
@@ -77,7 +79,7 @@ static int record_open(const struct evq_job *job)
     return fd;
 }
 
-/* In the forked copy: async-signal-safe calls alone. */
+/* Runs in the forked copy, so it makes only async-signal-safe calls. */
 static void reader_exec(const struct evq_slot_spawn *spawn, char *const *envp, int record_fd,
                         pid_t parent)
 {
@@ -85,10 +87,12 @@ static void reader_exec(const struct evq_slot_spawn *spawn, char *const *envp, i
 
     evq_slot_forked(parent);
     const int output = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    // Copied high first: it may be the very number it must become.
+    // The descriptors are first copied to high numbers, because each may already have the number
+    // that the other must get.
     const int record_copy = fcntl(record_fd, F_DUPFD_CLOEXEC, 10);
     const int output_copy = fcntl(output, F_DUPFD_CLOEXEC, 10);
-    memcpy(&argv, &spawn->argv, sizeof(argv)); // execve() takes char *const[] and writes to none.
+    // execve() takes char *const[] but does not write to it.
+    memcpy(&argv, &spawn->argv, sizeof(argv));
     if (dup2(record_copy, 0) == 0 && dup2(output_copy, 1) == 1 && dup2(output_copy, 2) == 2) {
         (void)execve("/proc/self/exe", argv, envp);
     }
@@ -107,9 +111,10 @@ static void reader_start(struct evq_supervisor *supervisor, const struct evq_job
     if (pid == 0) {
         reader_exec(&prefetch->spawn, envp, record_fd, parent);
     }
-    evq_file_close(&record_fd); // The process has its own.
+    evq_file_close(&record_fd); // The new process has its own copy.
     free(envp);
-    prefetch->pid = pid > 0 ? pid : 0; // What cannot start is not missed.
+    // If the process cannot start, the job is simply not prefetched.
+    prefetch->pid = pid > 0 ? pid : 0;
     prefetch->stopped = false;
     prefetch->began_ms = evq_clock_mono_ms();
 }
@@ -130,7 +135,8 @@ void evq_prefetch_reap(struct evq_supervisor *supervisor)
     int wait_status = 0;
 
     if (prefetch->pid <= 0 || waitpid(prefetch->pid, &wait_status, WNOHANG) != prefetch->pid) {
-        return; // One that hangs in a file system's call is waited for, and no other started.
+        // A process that hangs in a file system call is waited for, and no other is started.
+        return;
     }
     const bool done = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == EVQ_EXIT_OK;
     evq_log(done ? EVQ_LOG_INFO : EVQ_LOG_DEBUG, "prefetch", "job=%s ms=%lld outcome=%s",
@@ -143,7 +149,8 @@ void evq_prefetch_reap(struct evq_supervisor *supervisor)
         slot_tell(supervisor, prefetch->job);
     }
     if (prefetch->stopped) {
-        prefetch->id[0] = '\0'; // Should it still be the next one, what is missing is read.
+        // If this job is still the next one later, its remaining files are read then.
+        prefetch->id[0] = '\0';
     }
     evq_prefetch_close(supervisor);
 }
@@ -156,7 +163,7 @@ void evq_prefetch_close(struct evq_supervisor *supervisor)
 
 /* ---- when ---- */
 
-/* A slot that is free, or will be in a moment, claims for itself. */
+/* Whether every slot has a job. A slot that is free, or soon will be, claims by itself. */
 static bool all_work(const struct evq_supervisor *supervisor)
 {
     return evq_claim_rules_busy(supervisor) > 0 && evq_claim_rules_idle(supervisor) == 0 &&
@@ -188,8 +195,9 @@ int64_t evq_prefetch_due_ms(const struct evq_supervisor *supervisor)
 }
 
 /*
- * All who work guess the same job, and one will claim it: each reads with the chance that it is the
- * one, so that a fleet reads a checkpoint once on average and not once a machine.
+ * All busy workers expect the same next job, but only one will claim it. Each worker prefetches
+ * with the probability that it is the one, so the fleet reads a checkpoint once on average and not
+ * once per machine.
  */
 static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t running)
 {
@@ -198,7 +206,8 @@ static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t runn
     return running <= (int64_t)ours || evq_clock_random() % (uint64_t)running < ours;
 }
 
-/* Decided once a job; takes it over. Weights in memory are there already. */
+/* Takes over the job and decides once per job whether to prefetch it. Weights in shared memory need
+ * no reading. */
 static void peeked_take(struct evq_supervisor *supervisor, const struct evq_next_job *peeked)
 {
     struct evq_prefetch *prefetch = &supervisor->prefetch;
@@ -241,7 +250,8 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
     if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }
-    prefetch->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.
+    // Jobs may come and go in the meantime.
+    prefetch->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms;
     if (status != EVQ_OK) {
         prefetch->refused = true;
         evq_log(EVQ_LOG_WARN, "prefetch_refused", "reason=%s", err.message);

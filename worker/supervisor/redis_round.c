@@ -6,8 +6,8 @@
 #include "worker/supervisor/supervisor.h"
 
 #define BLOCK_MS     5000
-#define ROUND_CLAIMS 64  // Claims of one round, so that the children are looked after in between.
-#define BEATS_MAX    512 // Of one call.
+#define ROUND_CLAIMS 64  // Claims in one round. Between rounds, the children are served.
+#define BEATS_MAX    512 // Leases in one heartbeat call.
 
 /* ---- heartbeats ---- */
 
@@ -26,7 +26,8 @@ static void beats_answer(struct evq_supervisor *supervisor, const struct evq_bea
     }
 }
 
-/* A keyspace that was emptied answers stale to all: told from the loss of a lease by its epoch. */
+/* An emptied keyspace answers "stale" for every lease. Its new epoch tells this apart from a lost
+ * lease. */
 static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_beat *beats,
                            size_t count)
 {
@@ -43,7 +44,7 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
     const enum evq_status status =
         evq_redis_session_check(&supervisor->redis, true, &new_epoch, &err);
     if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
-        return true; // Not known yet: the next heartbeat asks again.
+        return true; // That is not known yet. The next heartbeat asks again.
     }
     if (new_epoch) {
         supervisor->registered = false;
@@ -52,8 +53,8 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
     return new_epoch;
 }
 
-/* For as many leases from *next on as go into one call; *next moves behind them. False: Redis is
- * away. */
+/* Sends the heartbeat of as many leases, from *next on, as fit into one call, and moves *next
+ * behind them. Returns false if Redis is away. */
 static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **next)
 {
     struct evq_beat beats[BEATS_MAX];
@@ -97,8 +98,8 @@ static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **nex
     return true;
 }
 
-/* Of every lease: one that is left out lapses, however well its job goes. What was lost with a
- * keyspace is adopted before it is beaten for again. */
+/* Every lease must be in a heartbeat, or it lapses. If the keyspace was lost, the jobs are adopted
+ * first. */
 static bool heartbeat(struct evq_supervisor *supervisor)
 {
     struct evq_lease *next = supervisor->leases;
@@ -152,7 +153,9 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
             ? evq_suite_registry_refresh(&supervisor->registry, supervisor->redis.queue, &err)
             : evq_suite_registry_register(&supervisor->registry, supervisor->redis.queue, &err);
     if (!evq_redis_session_note_read(&supervisor->redis, status,
-                                     &err)) { // Renewed by reading alone.
+                                     // The renewal only reads, so it does not end an outage of
+                                     // writes.
+                                     &err)) {
         return false;
     }
     if (status != EVQ_OK) {
@@ -161,12 +164,12 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
             status == EVQ_E_CONFLICT ? EVQ_EXIT_CONFIG : evq_status_exit(status);
         evq_drain_begin(supervisor, "its suites were refused",
                         supervisor->config->worker.drain_seconds * 1000);
-        supervisor->registered = true; // What runs may end.
+        supervisor->registered = true; // Running jobs may finish.
         supervisor->classes_stale = false;
         return true;
     }
     if (!supervisor->registered) {
-        // The first write of a keyspace gives it its epoch: that is not another keyspace.
+        // The first write into an empty keyspace sets its epoch. That is not a new keyspace.
         const enum evq_status again =
             evq_redis_session_check(&supervisor->redis, true, &ignored, &err);
         if (!evq_redis_session_note_read(&supervisor->redis, again, &err)) {
@@ -178,7 +181,7 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
     return true;
 }
 
-/* Running jobs of a keyspace that was lost are put into the new one. */
+/* Puts our running jobs into the new keyspace after the old one was lost. */
 static bool leases_adopt(struct evq_supervisor *supervisor)
 {
     struct evq_error err;
@@ -190,11 +193,12 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         struct evq_lease *next = lease->next;
         enum evq_status status = EVQ_E_LEASE_LOST;
         const bool part = lease->claim->merge || lease->claim->shard_count != 0;
-        if (part && supervisor->redis.failed_over) { // Most likely there: its heartbeat tells.
+        // After a failover, the shard is most likely still there. Its heartbeat will tell.
+        if (part && supervisor->redis.failed_over) {
             lease = next;
             continue;
         }
-        // The parts of a sharded job went with the keyspace: nothing of it can be put back.
+        // The shards of a job were lost with the keyspace, so a shard cannot be put back alone.
         if (lease->claim->job != NULL && !part) {
             status = evq_queue_adopt(supervisor->redis.queue, supervisor->name, lease->claim,
                                      supervisor->lease_ms, &err);
@@ -262,7 +266,8 @@ static void wait_begin(struct evq_supervisor *supervisor)
     const bool quiet = supervisor_quiet(supervisor);
     if (quiet && supervisor->redis.second != NULL) {
         evq_conn_drop(
-            supervisor->redis.second); // One connection for each of very many idle workers.
+            // So that very many idle workers need only one connection each.
+            supervisor->redis.second);
     }
     int64_t block_ms = evq_clock_jitter_ms(&supervisor->redis.seed, BLOCK_MS * 4 / 5, 25);
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms - now_ms < block_ms) {
@@ -270,15 +275,16 @@ static void wait_begin(struct evq_supervisor *supervisor)
     }
     if (quiet && supervisor->beat_due_ms - now_ms < block_ms) {
         block_ms =
-            supervisor->beat_due_ms - now_ms; // The connection must be free for the heartbeat.
+            // The connection must be free when the heartbeat is due.
+            supervisor->beat_due_ms - now_ms;
     }
     const enum evq_status status =
         evq_redis_session_wait(&supervisor->redis, classes, count, block_ms, quiet, &err);
     (void)evq_redis_session_note_read(&supervisor->redis, status,
-                                      &err); // A failure puts the next try off.
+                                      &err); // After a failure, this sets the time of the next try.
 }
 
-/* Where no marker can be waited for, claims are made now and then. */
+/* If Redis refuses to wait for wake markers, the worker claims at intervals instead. */
 static void wait_answered(struct evq_supervisor *supervisor, enum evq_status status,
                           const struct evq_error *err)
 {
@@ -308,8 +314,8 @@ void evq_redis_round_wake(struct evq_supervisor *supervisor, bool readable)
     }
 }
 
-/* What refuses a claim stands until somebody mends it: it is said once, and asked for now and then.
- */
+/* A refused claim stays refused until somebody repairs the cause. It is logged once and repeated at
+ * intervals. */
 static void claim_answered(struct evq_supervisor *supervisor, enum evq_status status,
                            const struct evq_error *err)
 {
@@ -326,8 +332,8 @@ static void claim_answered(struct evq_supervisor *supervisor, enum evq_status st
 
 /* ---- the round ---- */
 
-/* While nothing runs and the command connection blocks, the heartbeat waits for the end of the
- * block, which was chosen for it: giving the block up could lose a marker. */
+/* If nothing runs and the command connection is blocked, the heartbeat waits until the block ends,
+ * which was timed for that. Ending the block early could lose a wake marker. */
 static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     const bool blocked =
@@ -357,8 +363,8 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
     if (!evq_redis_session_ready(session, now_ms) || !work_waits(supervisor, now_ms)) {
         return;
     }
-    // Commands must not queue behind a block; a marker must not be eaten by a worker with no slot
-    // for its job.
+    // Commands must not wait behind a blocked command, and a worker without a free slot must not
+    // consume a wake marker.
     if (session->waiting == session->conn || evq_claim_rules_idle(supervisor) == 0 ||
         !evq_claim_rules_allow(supervisor)) {
         evq_redis_session_wait_drop(session);

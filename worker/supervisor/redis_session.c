@@ -17,7 +17,7 @@ enum evq_status evq_redis_session_open(struct evq_redis_session *session,
     memset(session, 0, sizeof(*session));
     (void)snprintf(session->name, sizeof(session->name), "%s", name);
     session->seed = evq_clock_random();
-    // A heartbeat must have its answer, or a second try, well within a lease.
+    // A heartbeat must be answered, or be repeated, well before the lease lapses.
     session->call_timeout_ms = lease_ms / 3;
     session->call_timeout_ms =
         session->call_timeout_ms > CALL_TIMEOUT_MAX ? CALL_TIMEOUT_MAX : session->call_timeout_ms;
@@ -85,7 +85,7 @@ enum evq_status evq_redis_session_check(struct evq_redis_session *session, bool 
     struct evq_queue_info info;
 
     *ret_new_epoch = false;
-    // After a failure the socket is closed: the next call reconnects, and info must be that call.
+    // After a failure the socket is closed, and the next call reconnects. That call must be info.
     if (!force && evq_conn_fd(session->conn) >= 0 &&
         session->known == evq_conn_generation(session->conn)) {
         return EVQ_OK;
@@ -125,7 +125,7 @@ enum evq_status evq_redis_session_wait(struct evq_redis_session *session, const 
         evq_keys_wake(evq_queue_prefix(session->queue), classes[i], keys[i]);
         words[i + 1] = keys[i];
     }
-    timeout_ms = timeout_ms < 1 ? 1 : timeout_ms; // To Redis 0 means for ever.
+    timeout_ms = timeout_ms < 1 ? 1 : timeout_ms; // Redis takes 0 as "wait forever".
     (void)snprintf(seconds, sizeof(seconds), "%lld.%03d", (long long)(timeout_ms / 1000),
                    (int)(timeout_ms % 1000));
     words[class_count + 1] = seconds;
@@ -157,14 +157,15 @@ enum evq_status evq_redis_session_wait_end(struct evq_redis_session *session, bo
     struct evq_conn *conn = session->waiting;
     readable = readable && evq_conn_readable(conn);
     if (!readable && evq_clock_mono_ms() < session->wait_end_ms) {
-        return EVQ_OK; // Half a reply, or TLS's own.
+        return EVQ_OK; // Only half a reply arrived, or only data of TLS itself.
     }
     session->waiting = NULL;
     *ret_over = true;
-    // Readable: the reply is there, or the end of the connection. Overdue: one last look.
+    // If the socket is readable, the reply or the end of the connection is there. If the reply is
+    // overdue, this is the last look.
     const enum evq_status status =
         evq_conn_read(conn, readable ? 0 : evq_clock_mono_ms() + 1, &reply, err);
-    evq_reply_free(reply); // Marker or time-out, a claim follows.
+    evq_reply_free(reply); // A claim follows after a marker and after a time-out alike.
     return status;
 }
 

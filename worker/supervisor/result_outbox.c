@@ -1,10 +1,9 @@
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-#define PUBLISH_MAX 64 // In one write.
+#define PUBLISH_MAX 64 // Results in one call.
 
-/* What Redis answered to an item that was not taken. False: the lease is gone, or waits for another
- * time. */
+/* Handles an item that Redis did not accept. Returns false if the lease is gone or must wait. */
 static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *lease,
                            enum evq_outbox_kind kind, enum evq_status status,
                            const struct evq_error *err)
@@ -16,9 +15,9 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
         return false;
     }
     if (status == EVQ_E_NOMEM) {
-        return false; // Another time.
+        return false; // It is sent again later.
     }
-    // Redis refuses what we say and will go on refusing: the job must not hang on it.
+    // Redis will refuse this again and again, so the job is ended as failed.
     evq_log(EVQ_LOG_ERROR, "job_refused", "job=%s status=%s reason=%s", lease->claim->id,
             evq_status_name(status), err->message);
     const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
@@ -31,7 +30,8 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     return true;
 }
 
-/* hold: a complete stays, to go with others. False: Redis is away; the rest is for later. */
+/* Sends the outbox of one lease. hold: stop before a complete, which is sent together with others.
+ * Returns false if Redis is away; the rest is sent later. */
 static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lease, bool hold)
 {
     struct evq_error err = {0};
@@ -58,7 +58,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
     return true;
 }
 
-/* The results at the heads of all outboxes, for which Redis is waited for once. False: it is away.
+/* Publishes the results at the heads of all outboxes in one call. Returns false if Redis is away.
  */
 static bool publishes_flush(struct evq_supervisor *supervisor)
 {
@@ -89,7 +89,8 @@ static bool publishes_flush(struct evq_supervisor *supervisor)
         if (lease != NULL && results[i].status == EVQ_OK) {
             evq_lease_outbox_pop(lease);
         } else if (lease != NULL) {
-            for (size_t k = i; k < count; k++) { // Its later ones are gone with it, or come again.
+            // Later results of this lease were dropped with it, or will be sent again.
+            for (size_t k = i; k < count; k++) {
                 leases[k] = leases[k] == lease ? NULL : leases[k];
             }
             (void)refusal_handle(supervisor, lease, EVQ_OUTBOX_PUBLISH, results[i].status,
@@ -99,7 +100,8 @@ static bool publishes_flush(struct evq_supervisor *supervisor)
     return true;
 }
 
-/* Jobs that ended are completed in one call, with the next claim. False: Redis is away. */
+/* Completes all ended jobs in one call, together with the next claim. Returns false if Redis is
+ * away. */
 static bool completes_flush(struct evq_supervisor *supervisor)
 {
     struct evq_completion done[EVQ_QUEUE_COMPLETIONS_MAX];
@@ -124,11 +126,13 @@ static bool completes_flush(struct evq_supervisor *supervisor)
         !evq_redis_session_note(&supervisor->redis, completed, &err)) {
         return false;
     }
-    for (size_t i = 0; i < count && completed == EVQ_OK; i++) { // Else each by itself, after this.
+    // If the call failed, each job is completed by itself afterwards.
+    for (size_t i = 0; i < count && completed == EVQ_OK; i++) {
         if (done[i].status == EVQ_OK) {
             evq_lease_outbox_pop(leases[i]);
             evq_lease_list_remove(supervisor, leases[i]);
-        } else if (done[i].status != EVQ_E_CORRUPT) { // That one tells why by itself.
+            // A corrupt job tells its reason when it is completed by itself.
+        } else if (done[i].status != EVQ_E_CORRUPT) {
             (void)refusal_handle(supervisor, leases[i], EVQ_OUTBOX_COMPLETE, done[i].status, &err);
         }
     }
@@ -138,7 +142,7 @@ static bool completes_flush(struct evq_supervisor *supervisor)
 static bool outboxes_pass(struct evq_supervisor *supervisor, bool hold)
 {
     for (struct evq_lease *lease = supervisor->leases; lease != NULL;) {
-        struct evq_lease *next = lease->next; // Claims are appended: next stays good.
+        struct evq_lease *next = lease->next; // Claims append to the list, so next stays valid.
         if (lease->first != NULL && !lease_flush(supervisor, lease, hold)) {
             return false;
         }

@@ -114,7 +114,7 @@ void evq_slot_forked(pid_t parent)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* In the forked copy: async-signal-safe calls alone. */
+/* Runs in the forked copy, so it makes only async-signal-safe calls. */
 static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, int channel_fd,
                        int errors_fd, pid_t parent)
 {
@@ -122,11 +122,12 @@ static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, in
 
     evq_slot_forked(parent);
     const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    // Copied first: either may be the very number it must become. No higher than needed: there may
-    // be few.
+    // The descriptors are copied first, because each may already have the number that the other
+    // must get. The numbers are as low as possible, because few may be free.
     const int channel_copy = fcntl(channel_fd, F_DUPFD_CLOEXEC, EVQ_CHILD_FD + 1);
     const int errors_copy = fcntl(errors_fd, F_DUPFD_CLOEXEC, EVQ_CHILD_FD + 1);
-    memcpy(&argv, &spawn->argv, sizeof(argv)); // execve() takes char *const[] and writes to none.
+    // execve() takes char *const[] but does not write to it.
+    memcpy(&argv, &spawn->argv, sizeof(argv));
     if (dup2(input, 0) == 0 && dup2(errors_copy, 1) == 1 && dup2(errors_copy, 2) == 2 &&
         dup2(channel_copy, EVQ_CHILD_FD) == EVQ_CHILD_FD) {
         (void)execve("/proc/self/exe", argv, envp);
@@ -149,7 +150,8 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
     if (status != EVQ_OK) {
         goto out;
     }
-    slot->errors.file_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3); // -1: our own is closed.
+    // This is -1 if our own standard error is closed.
+    slot->errors.file_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "socketpair for slot %u: %s", slot->number,
                                strerror(errno));

@@ -88,20 +88,21 @@ struct evq_slot {
 };
 
 struct evq_slot_spawn {
-    const char *const *argv; // NULL-terminated: how a child is started.
+    const char *const *argv; // NULL-terminated argument list of a child.
 };
 
-/* Our environment without the way to Redis, which a process that opens checkpoints must not know,
- * and with devices_line. The caller frees the array alone; NULL: out of memory. */
+/* Our environment without the address and password of Redis, which a process that opens checkpoints
+ * must not know, and with devices_line added. The caller frees only the array. NULL: out of memory.
+ */
 char **evq_slot_environment(char *devices_line);
 
-/* In a forked copy, by async-signal-safe calls alone: it dies with its parent, and no signal is
- * blocked. */
+/* Call this first in a forked copy. It makes only async-signal-safe calls: the copy dies with its
+ * parent, and all signals are unblocked. */
 void evq_slot_forked(pid_t parent);
 
 void evq_slot_init(struct evq_slot *slot, uint32_t number);
 
-/* fork and exec of our own binary. EVQ_E_IO. */
+/* Forks and executes our own binary as the child of the slot. EVQ_E_IO, EVQ_E_NOMEM. */
 enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spawn *spawn,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -124,7 +125,7 @@ void evq_slot_close(struct evq_slot *slot);
 int64_t evq_slot_due_ms(const struct evq_slot *slot);
 
 bool evq_slot_has_job(const struct evq_slot *slot); // RUNNING, ENDING, or killed with its job.
-bool evq_slot_changes(const struct evq_slot *slot); // It soon becomes idle, or has no child.
+bool evq_slot_changes(const struct evq_slot *slot); // Its child is starting or about to exit.
 bool evq_slot_waits_for_gpus(const struct evq_slot *slot);
 /* The word for the state in the worker's status: "down", "starting", "idle" or "running". */
 const char *evq_slot_state_name(enum evq_slot_state state);

@@ -12,7 +12,7 @@ static void number_put(struct evq_buffer *out, const char *name, int64_t value)
     }
 }
 
-/* What the GPUs of a slot do now; nothing where NVML does not tell. */
+/* Adds the present readings of the slot's GPUs, if NVML knows them. */
 static void readings_put(const struct evq_supervisor *supervisor, const struct evq_slot *slot,
                          struct evq_buffer *out)
 {
@@ -124,7 +124,7 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
 
 void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out)
 {
-    // A machine with very many slots shows as many as fit.
+    // If a machine has very many slots, only as many as fit are shown.
     for (uint32_t shown = supervisor->slot_count;; shown /= 2) {
         evq_buffer_clear(out);
         json_put(supervisor, shown, out);
@@ -133,7 +133,8 @@ void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer 
         }
     }
     if (out->bytes > JSON_BYTES_MAX) {
-        evq_buffer_clear(out); // Names without end: better nothing than no heartbeat.
+        // If the names alone are too long, an empty status is better than no heartbeat.
+        evq_buffer_clear(out);
         evq_buffer_text(out, "{}");
     }
 }

@@ -41,7 +41,8 @@ static enum evq_status list_check(const struct evq_config *config, const char *l
     return EVQ_OK;
 }
 
-/* Whether the programs that a suite needs can be started here. False: *why says which cannot. */
+/* Whether the programs of a suite can be started on this machine. If not, *why names the missing
+ * one. */
 static bool programs_are_there(const struct evq_config *config, const struct evq_suite *suite,
                                struct evq_error *why)
 {
@@ -71,7 +72,8 @@ enum evq_status evq_suite_registry_open(struct evq_suite_registry *registry,
     memset(registry, 0, sizeof(*registry));
     registry->config = config;
     registry->version = -1;
-    char *file = realpath(config->file, NULL); // "evalq.yaml" alone would not say which.
+    // A relative path such as "evalq.yaml" would not tell which file it is.
+    char *file = realpath(config->file, NULL);
     (void)snprintf(registry->where, sizeof(registry->where), "%s:%s", host,
                    file != NULL ? file : config->file);
     free(file);
@@ -185,7 +187,8 @@ uint64_t evq_suite_registry_bit(uint32_t class_number)
     return class_number >= 1 && class_number <= 64 ? UINT64_C(1) << (class_number - 1) : 0;
 }
 
-/* EVQ_E_NOMEM, or EVQ_OK: *ret_fits is known. Needs that cannot be read fit nowhere. */
+/* Computes whether the slot meets the needs of a class. Needs that cannot be parsed fit no slot.
+ * Returns EVQ_OK or EVQ_E_NOMEM. */
 static enum evq_status needs_fit(const struct evq_suite_registry *registry,
                                  const struct evq_class *class, const struct evq_slot *slot,
                                  bool *ret_fits)

@@ -47,8 +47,8 @@ static int32_t threads_of(const struct evq_supervisor *supervisor)
     return threads > 0 ? threads : 1;
 }
 
-/* How a process of ours is started: our own binary, the same configuration. Kept for the life of
- * the process; NULL: out of memory. */
+/* The argument list for one of our own processes: this binary with the same configuration. It lives
+ * as long as the process. NULL: out of memory. */
 static const char **spawn_make(const struct evq_supervisor *supervisor, const char *command)
 {
     enum { WORDS_MAX = 12 };
@@ -87,12 +87,12 @@ static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq
                : evq_error_set(err, EVQ_E_NOMEM, "start of children");
 }
 
-/* Who pays for a GPU should hear that nothing will run on it. */
+/* Warns if some GPUs of the machine will stay unused, because somebody pays for them. */
 static void gpus_count(struct evq_supervisor *supervisor, const struct evq_devices *devices,
                        bool shared)
 {
     const struct evq_gpu_leases *gpus = &supervisor->gpus;
-    uint32_t taken = gpus->share_count * gpus->per_share; // 0: nothing is shared.
+    uint32_t taken = gpus->share_count * gpus->per_share; // This is 0 if GPUs are not shared.
 
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         taken += (uint32_t)supervisor->slots[i].gpus;
@@ -170,7 +170,7 @@ static enum evq_status signals_open(struct evq_supervisor *supervisor, struct ev
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
-    (void)sigaddset(&set, SIGHUP); // A terminal that closes: drain too.
+    (void)sigaddset(&set, SIGHUP); // A closing terminal sends it; the worker drains.
     (void)sigaddset(&set, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -179,7 +179,8 @@ static enum evq_status signals_open(struct evq_supervisor *supervisor, struct ev
                : evq_error_set(err, EVQ_E_IO, "signalfd: %s", strerror(errno));
 }
 
-/* The first words with Redis: what is wrong with it, or with us, is said now, with an exit code. */
+/* Makes the first contact with Redis. Errors of Redis or of the configuration are reported now,
+ * with an exit code. */
 static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq_error *err)
 {
     const int64_t give_up_ms = evq_clock_mono_ms() + START_RETRY_MS;
@@ -195,7 +196,8 @@ static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq
         if (status == EVQ_OK) {
             return evq_redis_session_check(&supervisor->redis, true, &new_epoch, err);
         }
-        // LOADING and the like pass; no server at all may be a wrong address, which must be told.
+        // LOADING and similar states pass. A server that cannot be reached may be a wrong address,
+        // which must be reported.
         if (status != EVQ_E_RETRY || evq_clock_mono_ms() >= give_up_ms) {
             return status;
         }
@@ -216,7 +218,7 @@ static enum evq_exit start_exit(enum evq_status status)
     case EVQ_E_CONFLICT:
         return EVQ_EXIT_CONFIG;
     case EVQ_E_RETRY:
-    case EVQ_E_TIMEOUT: // It stands still: nobody waited for a job.
+    case EVQ_E_TIMEOUT: // Redis does not answer. No job was lost, because none was claimed.
         return EVQ_EXIT_UNREACHABLE;
     default:
         return evq_status_exit(status);
@@ -301,7 +303,8 @@ static void signals_take(struct evq_supervisor *supervisor)
 
     while (read(supervisor->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD) {
-            supervisor->child_exited = true; // Several deaths may be one signal: all are looked at.
+            // Several deaths may arrive as one signal, so all children are checked.
+            supervisor->child_exited = true;
             continue;
         }
         supervisor->stop_signalled = true;
@@ -333,9 +336,10 @@ static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
     if (options->idle_exit_s >= 0 && supervisor->leases == NULL && !supervisor->draining) {
         const int64_t idle_due = supervisor->idle_since_ms + options->idle_exit_s * 1000;
         due =
-            idle_due > now_ms && idle_due < due ? idle_due : due; // Past: only an event changes it.
+            // If it has passed, only an event can change anything.
+            idle_due > now_ms && idle_due < due ? idle_due : due;
     }
-    // A drain that is overdue, and deadlines by the wall clock, are looked at now and then.
+    // An overdue drain, and deadlines on the wall clock, are checked at intervals.
     const int64_t most_ms = supervisor->draining      ? 100
                             : options->deadline_s > 0 ? 1000
                                                       : TICK_MAX_MS;
@@ -352,18 +356,19 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
         (struct pollfd){.fd = evq_redis_session_wait_fd(&supervisor->redis), .events = POLLIN};
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
-        const bool ended = slot->channel.ended; // Only its death is left to come.
+        const bool ended = slot->channel.ended; // Nothing but the death of the child can follow.
         items[count++] = (struct pollfd){
             .fd = ended ? -1 : slot->channel.fd,
             .events = (short)(slot->channel.out.bytes > 0 ? POLLIN | POLLOUT : POLLIN)};
         items[count++] = (struct pollfd){.fd = slot->errors.read_fd, .events = POLLIN};
     }
     (void)poll(items, count, evq_clock_left_ms(due_ms(supervisor, now_ms)));
-    signals_take(supervisor); // First: an evaluator may have died of the signal that we got too.
+    // This comes first, because an evaluator may have died of the same signal that we received.
+    signals_take(supervisor);
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         if ((items[2 + 2 * i].revents & POLLOUT) != 0) {
-            (void)evq_channel_flush(&slot->channel, NULL); // A dead child shows by SIGCHLD.
+            (void)evq_channel_flush(&slot->channel, NULL); // If the child is dead, SIGCHLD tells.
         }
         if (items[2 + 2 * i].revents != 0 || items[3 + 2 * i].revents != 0) {
             evq_children_read(supervisor, slot);
@@ -412,7 +417,8 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
         evq_children_tick(supervisor, now_ms);
         evq_prefetch_tick(supervisor);
         evq_redis_round_run(supervisor);
-        evq_drain_tick(supervisor, now_ms); // After the round, which may have ended the last job.
+        // This comes after the round, which may have ended the last job.
+        evq_drain_tick(supervisor, now_ms);
         if (evq_drain_over(supervisor, evq_clock_mono_ms())) {
             break;
         }
@@ -437,7 +443,8 @@ enum evq_exit evq_supervisor_main(const struct evq_options *options)
 
     const char *slurm_end = getenv("SLURM_JOB_END_TIME");
     if (mine.deadline_s == 0 && slurm_end != NULL) {
-        mine.deadline_s = strtoll(slurm_end, NULL, 10); // Garbage gives 0: none.
+        // A value that is not a number gives 0, which means no deadline.
+        mine.deadline_s = strtoll(slurm_end, NULL, 10);
     }
     enum evq_status status = supervisor_open(&supervisor, &err);
     if (status == EVQ_OK) {

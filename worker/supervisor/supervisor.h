@@ -1,20 +1,41 @@
 /*
- * The supervisor: one process per machine that claims jobs, gives them to the children of its
- * slots, beats for them, limits, cancels and restarts, and publishes what they give. A single
- * thread around one poll(). No CUDA.
+ * The supervisor: one process per machine. It claims jobs, gives them to the children of its slots,
+ * sends heartbeats, enforces time limits, cancels, restarts children, and publishes results. It is
+ * a single thread around one poll() and uses no CUDA.
  *
- *   supervisor.c  start, the loop, signals, the end
- *   drain.c       why it claims no more, and how long what runs still has
- *   children.c    the slots' processes: notes, deaths, time limits, starts
- *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
- *   claims.c      claims jobs and starts them
- *   claim_rules.c which jobs the slots can take now
- *   held_leases.c the list of the leases that this worker holds
- *   ahead.c       which job may come next: its weights are read while the present ones compute,
- *                 into the page cache, from there by a child into its device
- *   status.c      what `evalq status` is told of this worker
+ *   supervisor.c       start, the loop, signals, the end
  *
- * gpus, session, offer, lease, merge and slot are nouns of their own.
+ *   drain.c            when the worker stops claiming, and how long running jobs have left
+ *
+ *   children.c         the child processes: notes, deaths, time limits, starts
+ *
+ *   slot.c             one slot: its state machine and its child process
+ *
+ *   causes.c           what can go wrong, and what is done about it: the table of all retries
+ *
+ *   disk_pause.c       suites that are paused because the scratch disk is full
+ *
+ *   redis_round.c      one round with Redis: registration, outbox, heartbeats, claims, waiting
+ *
+ *   redis_session.c    the connections to Redis
+ *
+ *   result_outbox.c    tells Redis the results and the ends of jobs
+ *
+ *   claims.c           claims jobs and starts them
+ *
+ *   claim_rules.c      which jobs the slots can take now
+ *
+ *   lease.c            one claimed job and what Redis must still be told about it
+ *
+ *   lease_list.c       the list of claimed jobs
+ *
+ *   suite_registry.c   the suites that this worker serves, and which slots fit them
+ *
+ *   gpu_leases.c       shares the machine's GPUs between its workers
+ *
+ *   prefetch.c         reads the weights of the job that may come next
+ *
+ *   status.c           what `evalq status` shows of this worker
  */
 #ifndef EVQ_WORKER_SUPERVISOR_H
 #define EVQ_WORKER_SUPERVISOR_H
@@ -27,22 +48,22 @@
 #include "worker/supervisor/slot.h"
 #include "worker/supervisor/suite_registry.h"
 
-/* What is read ahead of its claim. */
+/* The prefetch of the job that may be claimed next. */
 struct evq_prefetch {
     struct evq_slot_spawn spawn;
-    pid_t pid;                     // Of the process that reads; 0: none.
-    bool stopped;                  // By us, before its end.
-    bool refused;                  // The queue does not tell.
-    int64_t look_ms;               // Monotonic, like all below: the next look at the queue.
-    int64_t began_ms;              // Of the process.
-    char id[EVQ_JOB_ID_BYTES_MAX]; // The job that was read last, or is; "": none.
-    struct evq_job *job;           // While its process reads.
+    pid_t pid;                     // The process that reads; 0: none.
+    bool stopped;                  // We stopped it before it was done.
+    bool refused;                  // Redis refused to tell the next job, so nothing is prefetched.
+    int64_t look_ms;               // Monotonic: when to ask for the next job again.
+    int64_t began_ms;              // Monotonic: when the process started.
+    char id[EVQ_JOB_ID_BYTES_MAX]; // The job that is read, or was read last; "": none.
+    struct evq_job *job;           // Owned; set while the process reads.
 };
 
 struct evq_supervisor {
     const struct evq_options *options;
     struct evq_config *config;
-    char name[64]; // Host and random digits: new for each process.
+    char name[64]; // Host name and random digits; new for each process.
     char host[64];
     int64_t started_unix_ms;
     int64_t lease_ms;
@@ -50,112 +71,116 @@ struct evq_supervisor {
 
     struct evq_redis_session redis;
     struct evq_suite_registry registry;
-    bool registered;          // Our suites are in the present keyspace.
-    bool classes_stale;       // The queue's classes changed: read them again,
-    int64_t classes_retry_ms; // but not before, monotonic.
-    bool adopt_due;           // A new keyspace: our running jobs are to be put back.
+    bool registered;          // Our suites are registered in the present keyspace.
+    bool classes_stale;       // The classes of the queue changed and must be read again,
+    int64_t classes_retry_ms; // but not before this monotonic time.
+    bool adopt_due;           // The keyspace is new, and our running jobs must be put into it.
     int64_t beat_due_ms;
 
     struct evq_gpu_leases gpus;
-    uint32_t gpus_seen, gpus_taken; // Those of the machine, and how many the slots have room for.
-    struct evq_gpu_monitor *gpu_monitor; // NULL: no GPUs.
+    uint32_t gpus_seen, gpus_taken;      // GPUs of the machine, and how many of them the slots use.
+    struct evq_gpu_monitor *gpu_monitor; // NULL: there are no GPUs.
     struct evq_slot *slots;
     uint32_t slot_count;
     struct evq_slot_spawn spawn;
-    struct evq_lease *leases; // All jobs held, in the order of their claims.
+    struct evq_lease *leases; // All claimed jobs, in the order of their claims.
 
     struct evq_prefetch prefetch;
-    char request[33];        // Of the next claim, or of one whose answer was lost.
-    uint64_t request_nonce;  // Of this process: the first half of each,
-    uint64_t request_number; // and of the last one, the second.
+    char request[33]; // Id of the next claim, or of a claim whose answer was lost; "": none yet.
+    uint64_t request_nonce;  // First half of each request id, new for each process.
+    uint64_t request_number; // Second half of the last request id.
     bool claim_due;
-    bool wait_refused;      // The last wait for a marker was.
-    bool claim_refused;     // The last claim was: it was logged.
-    int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
+    bool wait_refused;      // Redis refused the last wait for a wake marker.
+    bool claim_refused;     // Redis refused the last claim, and that was logged.
+    int64_t claim_again_ms; // Monotonic time at which a delayed job becomes due; 0: unknown.
     int64_t jobs_taken;
-    // By number in the configuration: how long its jobs took lately; 0: unknown.
+    // For each suite of the configuration: how long its jobs took recently; 0: unknown.
     double *suite_seconds;
-    struct evq_backoff *disk_pauses; // The same: whether its programs find room here.
+    struct evq_backoff *disk_pauses; // For each suite of the configuration: its pause.
 
     bool draining;
-    bool stop_signalled; // By a signal.
-    bool child_exited;   // A SIGCHLD came: some process of ours may have died.
-    bool forced;         // A second signal.
+    bool stop_signalled; // A signal asked this worker to stop.
+    bool child_exited;   // A SIGCHLD arrived, so some of our processes may have died.
+    bool forced;         // A second signal arrived.
     int64_t drain_ms;    // Monotonic end of the drain.
     int64_t idle_since_ms;
     bool sick;
-    // Different jobs since one was done.
+    // The different jobs that crashed since the last one that was done.
     char crashed[EVQ_CAUSE_CRASHED_JOBS_MAX][EVQ_JOB_ID_BYTES_MAX];
     uint32_t crashed_count;
     enum evq_exit exit_code;
     int signal_fd;
 };
 
-/* Runs until drained. Returns the exit code. */
+/* Runs until the worker has drained. Returns the exit code. */
 enum evq_exit evq_supervisor_main(const struct evq_options *options);
 
 /* ---- drain.c ---- */
 
-/* No more claims; running jobs have until within_ms. */
+/* Stops claiming. Running jobs have within_ms milliseconds left. */
 void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t within_ms);
-/* Kills what runs. */
+/* Kills the running jobs. */
 void evq_drain_force(struct evq_supervisor *supervisor);
-/* Whether to begin to drain by ourselves, and what to do when a drain took too long. */
+/* Starts a drain if one is due, and ends jobs that took longer than the drain allows. */
 void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 bool evq_drain_over(const struct evq_supervisor *supervisor, int64_t now_ms);
 
 /* ---- children.c ---- */
 
-/* Its pipes are readable. */
+/* Reads the notes and the standard error of a child. */
 void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot);
-void evq_children_reap(struct evq_supervisor *supervisor);                 // After SIGCHLD.
-void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms); // Limits, kills, starts.
-/* Gives the lease's job to an idle slot. */
+void evq_children_reap(struct evq_supervisor *supervisor); // Call it after SIGCHLD.
+// Applies time limits, kills and starts children.
+void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms);
+/* Gives the job of the lease to an idle slot. */
 void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        struct evq_lease *lease);
-/* Asks all to exit, kills the rest, reaps. */
+/* Asks all children to exit, kills those that do not, and reaps them. */
 void evq_children_stop(struct evq_supervisor *supervisor);
 
 /* ---- dispatch.c ---- */
 
-/* What can be done with Redis now. Errors are waited out; one that ends the worker sets draining
- * and exit_code. */
+/* Does everything that can be done with Redis now. Outages are waited out. An error that ends the
+ * worker sets draining and exit_code. */
 void evq_redis_round_run(struct evq_supervisor *supervisor);
 /* The next monotonic ms at which a round has something to do; INT64_MAX: none. */
 int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor);
-/* The blocking connection is readable, or may be overdue. */
+/* Call it when the waiting connection is readable, or may be overdue. */
 void evq_redis_round_wake(struct evq_supervisor *supervisor, bool readable);
 
 /* ---- outboxes.c ---- */
 
-/* Says to Redis what the leases have to say. False: it is away; the rest is for later. */
+/* Tells Redis everything that waits in the outboxes. Returns false if Redis is away; the rest is
+ * sent later. */
 bool evq_result_outbox_flush(struct evq_supervisor *supervisor);
 bool evq_result_outbox_pending(
-    const struct evq_supervisor *supervisor); // Something is still to be said.
+    const struct evq_supervisor *supervisor); // Whether something waits to be sent.
 
 /* ---- claims.c ---- */
 
-/* One claim for each group of like slots. Sets claim_due anew: there may be more. */
+/* Makes one claim for each group of slots that fit the same classes. Sets claim_due if there may be
+ * more jobs. */
 enum evq_status evq_claims_round(struct evq_supervisor *supervisor,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /*
- * Completes, and in the same round trip claims for the slots that are idle, if a claim is allowed.
- * *ret_completed EVQ_OK: each completion has its status, also where the claim's, which is returned,
- * is another.
+ * Completes jobs, and claims new ones for the idle slots in the same round trip, if a claim is
+ * allowed. If *ret_completed is EVQ_OK, each completion has its own status, even if the claim
+ * failed. Returns the status of the claim.
  */
 enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_completion *done,
                                  size_t count, enum evq_status *ret_completed,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* Starts what is held and can run now: an `alone` job with nothing beside it. */
+/* Starts the held jobs that can run now: an `alone` job only if no other job runs. */
 void evq_claims_start(struct evq_supervisor *supervisor);
 
 /* ---- claim_rules.c ---- */
 
 /* Whether the worker may claim another job now. */
 bool evq_claim_rules_allow(const struct evq_supervisor *supervisor);
-/* The classes of the mask whose jobs can end before the deadline and find room on this machine. */
+/* Those classes of the mask whose jobs can end before the deadline and whose suites are not paused.
+ */
 uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64_t mask);
-/* Whether the slot has what the job needs. */
+/* Whether the slot has the GPUs and the memory that the job needs. */
 bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
                          const struct evq_slot *slot);
 uint32_t evq_claim_rules_idle(const struct evq_supervisor *supervisor); // Slots that are idle.
@@ -190,24 +215,25 @@ void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 
 /* ---- ahead.c ---- */
 
-/* A job begins: what comes after it is looked for in a moment. */
+/* A job has started: looks for the next one a moment later. */
 void evq_prefetch_begin(struct evq_supervisor *supervisor);
-/* Asks the queue, while all slots work, which job would be claimed next, and has its weights read
- * by a process of its own. False: Redis is away. */
+/* While all slots are busy, asks the queue which job would be claimed next, and starts a process
+ * that reads its weights. Returns false if Redis is away. */
 bool evq_prefetch_look(struct evq_supervisor *supervisor);
 /* The next monotonic ms at which to look; INT64_MAX: none. */
 int64_t evq_prefetch_due_ms(const struct evq_supervisor *supervisor);
-/* Frees what it holds. */
+/* Frees the job that is being read. */
 void evq_prefetch_close(struct evq_supervisor *supervisor);
-/* Reading ends when a slot is free: its claim decides what is needed. */
+/* Stops the reading process when a slot becomes free, because the next claim decides what to read.
+ */
 void evq_prefetch_tick(struct evq_supervisor *supervisor);
 void evq_prefetch_stop(
-    struct evq_supervisor *supervisor); // SIGKILL, without waiting for the death.
-void evq_prefetch_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
+    struct evq_supervisor *supervisor); // Sends SIGKILL and does not wait for the death.
+void evq_prefetch_reap(struct evq_supervisor *supervisor); // Call it after SIGCHLD.
 
 /* ---- status.c ---- */
 
-/* What `evalq status` shows of this worker: one JSON object of at most 8 KiB. */
+/* Writes what `evalq status` shows of this worker: one JSON object of at most 8 KiB. */
 void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out);
 
 #endif

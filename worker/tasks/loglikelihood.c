@@ -1,6 +1,6 @@
-/* How likely a text is after its context: LAMBADA and the like. As lm-evaluation-harness has it,
- * `acc` counts the texts whose every token was the likeliest one, and `perplexity` is of texts, not
- * of tokens. */
+/* Scores how likely a text is after its context, as for LAMBADA. As in lm-evaluation-harness, `acc`
+ * counts the texts whose every token was the most likely one, and `perplexity` is per text, not per
+ * token. */
 #include <math.h>
 
 #include "worker/tasks/task.h"

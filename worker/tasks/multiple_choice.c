@@ -1,6 +1,6 @@
-/* Which of several texts is likeliest after a context, as lm-evaluation-harness has it: by the sum
- * of its tokens' log-probabilities (acc), by that over its characters (acc_norm), over its bytes
- * (acc_bytes). Of equals the first wins. */
+/* Finds which of several texts is most likely after a context, as lm-evaluation-harness does: by
+ * the sum of the tokens' log-probabilities (acc), by that sum per character (acc_norm), and per
+ * byte (acc_bytes). If values are equal, the first text wins. */
 #include <math.h>
 
 #include "worker/tasks/task.h"
@@ -15,7 +15,7 @@ static const char *const option_keys[] = {"length", "compute", "metric_prefix", 
 
 enum measure { BY_SUM, BY_CHARACTERS, BY_BYTES };
 
-/* The first passage of the item with the largest value; -1 if any is NaN. */
+/* The first passage of the item with the largest value; -1 if any value is NaN. */
 static int32_t likeliest(const struct evq_windows *windows, int64_t window,
                          const struct evq_item *item, enum measure measure)
 {

@@ -1,5 +1,5 @@
-/* How well a language model predicts text: token, word and byte perplexity of documents, and the
- * eval_loss of a Trainer under its own name. */
+/* Measures how well a language model predicts text: token, word and byte perplexity of documents,
+ * and the eval_loss of a Trainer under its own name. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,8 @@
 
 enum { SUM_N, SUM_TOKENS, SUM_WORDS, SUM_BYTES, SUM_NAN, SUM_LOSS, SUM_BATCH_LOSS, SUM_COUNT };
 
-/* n: documents, or a Trainer's samples. batch_loss: each sample's batch's mean loss. */
+/* n counts documents, or a Trainer's samples. batch_loss adds up, for each sample, the mean loss of
+ * its batch. */
 static const struct evq_task_sum_name sum_names[SUM_COUNT] = {
     {"n", true},          {"tokens", true}, {"words", true},      {"bytes", true},
     {"nan_tokens", true}, {"loss", false},  {"batch_loss", false}};
@@ -22,8 +23,8 @@ static const char *const mode_names[MODE_COUNT] = {"rolling", "strided", "blocks
 
 struct settings {
     enum mode mode;
-    bool joined;    // A Trainer's samples are blocks of all documents as one.
-    int64_t stride; // 0: half the length.
+    bool joined;    // A Trainer's samples are blocks of all documents joined together.
+    int64_t stride; // 0: half of the length.
     int64_t batch_size;
 };
 
@@ -33,7 +34,7 @@ static const char *option(const struct evq_task_config *config, const char *key,
     return evq_pair_get(config->options, config->option_count, key, fallback);
 }
 
-/* Options that mean nothing in the chosen mode are refused. */
+/* Refuses options that mean nothing in the chosen mode. */
 static enum evq_status check_mode(const struct evq_task_config *config,
                                   const struct settings *settings, struct evq_error *err)
 {
@@ -115,7 +116,7 @@ static enum evq_status perplexity_windows(struct evq_windows *windows, struct ev
     }
 }
 
-/* Whole batches, each samples times the mean loss of its tokens. */
+/* Adds whole batches: the number of samples times the mean loss of their tokens. */
 static void add_batches(struct evq_task_sum *sums, const struct evq_windows *windows,
                         const struct settings *settings)
 {
@@ -153,7 +154,7 @@ static void perplexity_add(struct evq_task_sum *sums, const struct evq_windows *
     struct settings settings;
 
     if (read_settings(windows->config, &settings, NULL) != EVQ_OK) {
-        return; // They were read before, or there would be no windows.
+        return; // The options were read before, otherwise there would be no windows.
     }
     for (int64_t i = 0; i < windows->count; i++) {
         sums[SUM_TOKENS].count += windows->items[i].scored;
@@ -201,7 +202,8 @@ static enum evq_status perplexity_metrics(const struct evq_task_config *config,
                             evq_task_sum_of(result, "batch_loss")->value / count_of(result, "n"), 0,
                             (double)NAN);
     }
-    // The harness's measures are of whole documents, every token predicted; of text, not of tokens.
+    // The harness's metrics refer to whole documents in which every token is predicted, and to
+    // text, not to tokens.
     if (settings.mode == MODE_ROLLING && bytes > 0.0) {
         evq_task_metric_add(metrics, &count, "word_perplexity", exp(loss / words), 0, (double)NAN);
         evq_task_metric_add(metrics, &count, "byte_perplexity", exp(loss / bytes), 0, (double)NAN);

@@ -12,7 +12,7 @@ static const char *const option_keys[] = {"metric_prefix", NULL};
 static enum evq_status regression_head(const struct evq_task_config *config,
                                        struct evq_op *ret_head, struct evq_error *err)
 {
-    (void)config; // Nothing to set, nothing to refuse.
+    (void)config; // This task has no options for the head.
     (void)err;
     *ret_head = (struct evq_op){.kind = EVQ_OP_SQUARED_ERROR};
     return EVQ_OK;
@@ -44,7 +44,7 @@ static enum evq_status regression_metrics(const struct evq_task_config *config,
                                           struct evq_result *result, struct evq_error *err)
 {
     const double values =
-        (double)evq_task_sum_of(result, "values")->count; // Every output of every sample.
+        (double)evq_task_sum_of(result, "values")->count; // Every output of every sample counts.
     struct evq_metric *metrics = evq_arena_array(result->arena, 2, sizeof(*metrics));
     size_t count = 0;
 

@@ -68,7 +68,7 @@ enum evq_status evq_task_store(const struct evq_task *task, const struct evq_tas
         stored[i].name = task->sums[i].name;
         stored[i].is_count = task->sums[i].is_count;
         stored[i].count = sums[i].count;
-        // An infinite sum has no rest: infinity minus infinity would turn it into a NaN.
+        // An infinite sum has no rest; infinity minus infinity would turn it into a NaN.
         stored[i].value = isfinite(sums[i].value) ? sums[i].value + sums[i].rest : sums[i].value;
     }
     result->sums = stored;

@@ -1,7 +1,7 @@
 /*
- * What is measured: a loss head for the plan, sums over samples or over windows of tokens, metrics
- * from sums. Metrics are formed once, from the sums of all shards, by evq_task_metrics(). One file
- * a task, registered in task.c.
+ * What a suite measures: a loss head for the plan, sums over samples or over windows of tokens, and
+ * metrics from the sums. evq_task_metrics() forms the metrics once, from the sums of all shards.
+ * Each task is one file, registered in task_table.c.
  */
 #ifndef EVQ_WORKER_TASK_H
 #define EVQ_WORKER_TASK_H
@@ -13,9 +13,9 @@
 #include "worker/tasks/window.h"
 
 #define EVQ_TASK_SUMS_MAX   8
-#define EVQ_TASK_LENGTH_MAX (1 << 24) // Tokens of a sequence.
+#define EVQ_TASK_LENGTH_MAX (1 << 24) // Most tokens of a sequence.
 
-struct evq_task_sum { // A running sum; a double's lost digits are kept beside it.
+struct evq_task_sum { // A running sum. `rest` holds the digits that the double lost.
     int64_t count;
     double value;
     double rest;
@@ -26,33 +26,33 @@ struct evq_task_sum_name {
     bool is_count;
 };
 
-struct evq_task_samples {         // A task over samples with an answer each.
-    enum evq_answer_kind answers; // What the data set must hold beside the inputs.
-    /* Whether the model's outputs and the data's answers fit together. */
+struct evq_task_samples {         // A task over samples that have one answer each.
+    enum evq_answer_kind answers; // What the data set must have besides the inputs.
+    /* Checks that the model's outputs and the data's answers match. */
     enum evq_status (*check)(const struct evq_dataset *dataset, int32_t outputs,
                              struct evq_error *err);
-    /* columns: the model's outputs. */
+    /* columns: number of the model's outputs. */
     void (*add)(struct evq_task_sum *sums, const struct evq_row_result *rows, int32_t row_count,
                 int32_t columns);
 };
 
-struct evq_task_tokens { // A task that scores tokens of a corpus.
+struct evq_task_tokens { // A task that scores the tokens of a corpus.
     enum evq_corpus_kind kind;
-    /* Cuts the corpus into windows, those of this shard only. */
+    /* Makes the windows of this shard. */
     enum evq_status (*windows)(struct evq_windows *windows, struct evq_error *err);
-    /* windows->results are filled in; added up in the windows' order, however they were packed. */
+    /* Adds windows->results, in the order of the windows, however they were packed. */
     void (*add)(struct evq_task_sum *sums, const struct evq_windows *windows);
 };
 
 struct evq_task {
-    const char *name;           // The configuration's `type`.
-    const char *const *options; // Keys it knows, NULL-terminated.
+    const char *name;           // The `type` in the configuration.
+    const char *const *options; // Options that it knows, NULL-terminated.
     const struct evq_task_sum_name *sums;
     size_t sum_count; // At most EVQ_TASK_SUMS_MAX.
     /* Reads the task's options into the head: kind, top_k. */
     enum evq_status (*head)(const struct evq_task_config *config, struct evq_op *ret_head,
                             struct evq_error *err);
-    const struct evq_task_samples *samples; // One of the two; the other is NULL.
+    const struct evq_task_samples *samples; // Exactly one of the two is not NULL.
     const struct evq_task_tokens *tokens;
     enum evq_status (*metrics)(const struct evq_task_config *config, struct evq_result *result,
                                struct evq_error *err);
@@ -64,42 +64,47 @@ extern const struct evq_task evq_task_perplexity;
 extern const struct evq_task evq_task_loglikelihood;
 extern const struct evq_task evq_task_multiple_choice;
 
-/* EVQ_E_INVALID names the unknown type or option. */
+/* Finds the task of a configuration. EVQ_E_INVALID names the unknown type or option. */
 enum evq_status evq_task_find(const struct evq_task_config *config,
                               const struct evq_task **ret_task,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Adds one value without losing its digits. */
+/* Adds one value without losing digits. */
 void evq_task_sum_add(struct evq_task_sum *sum, double value);
 
-/* The sums as a result carries them, in its arena. EVQ_E_NOMEM. */
+/* Stores the sums in a result, in its arena. EVQ_E_NOMEM. */
 enum evq_status evq_task_store(const struct evq_task *task, const struct evq_task_sum *sums,
                                struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* metrics and n from result->sums. EVQ_E_INVALID: a sum is missing, or there were no samples. */
+/* Forms metrics and n from result->sums. EVQ_E_INVALID: a sum is missing, or there were no samples.
+ */
 enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_task_config *config,
                                  struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* For the tasks: a sum by name (checked to be there before metrics() is called). */
+/* For the tasks: finds a sum by name. It exists, because that is checked before metrics() is
+ * called. */
 const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const char *name);
-/* For the tasks over tokens: the scoring head; checks `length` and `compute`. EVQ_E_INVALID. */
+/* For the tasks over tokens: makes the scoring head, and checks `length` and `compute`.
+ * EVQ_E_INVALID. */
 enum evq_status evq_task_score_head(const struct evq_task_config *config, struct evq_op *ret_head,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 /* Options of a task over tokens. */
 struct evq_token_options {
     int32_t length;    // Rows of a sequence; 0: as the model has it.
-    bool compute_auto; // By the weights and the device; else:
+    bool compute_auto; // The weights and the device decide; otherwise `compute` counts.
     enum evq_compute compute;
 };
 enum evq_status evq_task_token_options(const struct evq_task_config *config,
                                        struct evq_token_options *ret_options,
                                        struct evq_error *err) EVQ_CHECK_RESULT; // EVQ_E_INVALID.
-/* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: none. */
+/* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: there is none.
+ */
 void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
                          int32_t higher_is_better, double std_error);
-/* The same for a share of n, of which more is better, with its standard error: the sample deviation
- * of zeros and ones over the root of n, as lm-evaluation-harness has it; NaN for n below 2. Where
- * nans of the n scored NaN the share is NaN: a broken model is never the best. */
+/* The same for a fraction of n where higher is better, with its standard error: the sample
+ * deviation of zeros and ones divided by the root of n, as in lm-evaluation-harness; NaN for n
+ * below 2. If nans of the n values are NaN, the fraction is NaN, so that a broken model is never
+ * the best. */
 void evq_task_metric_add_share(struct evq_metric *metrics, size_t *count, const char *name,
                                int64_t hits, int64_t n, int64_t nans);
 

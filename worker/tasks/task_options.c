@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A known "layers.#" stands for the items of a list: "layers.0", "layers.1". */
+/* Whether the key is known. A known "layers.#" matches the items of a list: "layers.0", "layers.1".
+ */
 static bool is_key(const char *key, const char *known)
 {
     const size_t bytes = strlen(known);

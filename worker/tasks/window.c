@@ -52,7 +52,8 @@ static enum evq_status add_passage(struct evq_windows *windows, int64_t at, int6
 {
     const struct evq_passage *passage = &windows->corpus->passages[at];
     const int64_t scored = passage->count - passage->context;
-    const int64_t most = (int64_t)windows->length_max + 1; // The last token takes no row.
+    // The last token is only predicted and takes no row.
+    const int64_t most = (int64_t)windows->length_max + 1;
     const int64_t length = passage->count < most ? passage->count : most;
 
     if (scored > windows->length_max) {

@@ -5,7 +5,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The window over tokens [first, end) of the corpus, unless it is another shard's. */
+/* Adds the window over tokens [first, end) of the corpus, unless it belongs to another shard. */
 static enum evq_status deal(struct evq_windows *windows, int64_t first, int64_t end, int64_t scored,
                             bool prefixed, int64_t group, struct evq_error *err)
 {

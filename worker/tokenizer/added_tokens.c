@@ -10,7 +10,8 @@ enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
                                      struct evq_error *err)
 {
     if (added->count == added->room) {
-        const size_t room = added->room == 0 ? 16 : 2 * added->room; // Few: no overflow.
+        // There are few, so this cannot overflow.
+        const size_t room = added->room == 0 ? 16 : 2 * added->room;
         struct evq_definition_added *grown = realloc(added->tokens, room * sizeof(*grown));
         if (grown == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "%zu added tokens", room);
@@ -65,15 +66,15 @@ enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char
 void evq_added_tokens_free(struct evq_added_tokens *added)
 {
     for (size_t i = 0; i < added->count; i++) {
-        // Ours since evq_added_tokens_put(), and written behind it.
+        // evq_added_tokens_put() made this copy, with `written` behind it.
         free((char *)(uintptr_t)added->tokens[i].content.text);
     }
     free(added->tokens);
     *added = (struct evq_added_tokens){0};
 }
 
-/* The first token of [low, high), which agree in their first depth bytes and are longer, whose next
- * byte is at least byte; high: none. */
+/* In [low, high), all tokens share their first `depth` bytes and are longer. Returns the first
+ * whose next byte is at least `byte`; high: none. */
 static size_t lower(const struct evq_added_tokens *added, size_t low, size_t high, size_t depth,
                     unsigned byte)
 {
@@ -88,8 +89,8 @@ static size_t lower(const struct evq_added_tokens *added, size_t low, size_t hig
     return low;
 }
 
-/* The longest token that text begins with, or NULL: the tokens that share its first bytes are
- * neighbours, a range that each further byte narrows. */
+/* Finds the longest token that text begins with, or NULL. Tokens that share their first bytes are
+ * neighbours, and each further byte narrows the range. */
 static const struct evq_definition_added *longest(const struct evq_added_tokens *added,
                                                   const char *text, size_t bytes)
 {
@@ -99,7 +100,7 @@ static const struct evq_definition_added *longest(const struct evq_added_tokens 
     size_t high = added->first[first + 1];
 
     for (size_t depth = 1; low < high; depth++) {
-        if (added->tokens[low].content.bytes == depth) { // Shorter ones sort first.
+        if (added->tokens[low].content.bytes == depth) { // Shorter tokens sort first.
             best = &added->tokens[low++];
         }
         if (depth == bytes || low == high) {
@@ -129,7 +130,8 @@ static bool in_word(const char *text, size_t from, size_t to, size_t bytes)
            (to < bytes && (evq_unicode_at(start + to, &length) & EVQ_UNICODE_WORD) != 0);
 }
 
-/* Widens the match over the white space that the token strips, not into what is taken. */
+/* Widens the match over the white space that the token strips, but not into text that was taken
+ * already. */
 static void strip(const struct evq_definition_added *token, const char *text, size_t bytes,
                   size_t taken, struct evq_added_tokens_match *match)
 {
@@ -167,7 +169,7 @@ bool evq_added_tokens_next(const struct evq_added_tokens *added, const char *tex
         }
         const size_t end = i + token->content.bytes;
         if (token->single_word && in_word(text, i, end, bytes)) {
-            i = end - 1; // Passed over as a whole.
+            i = end - 1; // The character is skipped as a whole.
             continue;
         }
         *ret_match = (struct evq_added_tokens_match){i, end, token->id};

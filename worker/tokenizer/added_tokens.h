@@ -1,25 +1,26 @@
 /*
- * Tokens that are found in the text before it is divided: special ones and those of the user. At
- * each place the longest counts. Immutable once built.
+ * Special tokens and tokens of the user, which are found in the text before it is divided. At each
+ * place the longest one counts. Immutable once built.
  */
 #ifndef EVQ_WORKER_TOKENIZER_ADDED_TOKENS_H
 #define EVQ_WORKER_TOKENIZER_ADDED_TOKENS_H
 
 #include "worker/tokenizer/definition.h"
 
-struct evq_added_tokens {                // Starts as zeros: finds nothing.
-    struct evq_definition_added *tokens; // By content.
+struct evq_added_tokens {                // Starts as zeros, and then finds nothing.
+    struct evq_definition_added *tokens; // Sorted by content.
     size_t count, room;
-    uint32_t first[257]; // Where the tokens that begin with a byte start.
+    uint32_t first[257]; // Where the tokens that begin with each byte start.
 };
 
 struct evq_added_tokens_match {
-    size_t from, to; // What it takes of the text, with the white space it strips.
+    // The part of the text that it takes, including the white space that it strips.
+    size_t from, to;
     int32_t id;
 };
 
-/* Copies content and written. EVQ_E_NOMEM. Then evq_added_tokens_sort(), once: EVQ_E_CORRUPT names
- * a content that came twice. */
+/* Add tokens (content and written are copied; EVQ_E_NOMEM), then sort once. EVQ_E_CORRUPT names a
+ * content that came twice. */
 enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
                                      const struct evq_definition_added *token,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
@@ -28,8 +29,9 @@ enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char
 void evq_added_tokens_free(struct evq_added_tokens *added);
 
 /*
- * The next token of text, valid UTF-8, that begins at `at` or later; *taken is how much of the text
- * earlier matches took. Moves `at` behind the token itself, taken behind all it takes.
+ * Finds the next token of text (valid UTF-8) that begins at `at` or later. *taken is how much of
+ * the text earlier matches took. Moves `at` behind the token, and *taken behind everything it
+ * takes.
  */
 bool evq_added_tokens_next(const struct evq_added_tokens *added, const char *text, size_t bytes,
                            size_t *at, size_t *taken, struct evq_added_tokens_match *ret_match);

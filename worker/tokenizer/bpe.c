@@ -41,7 +41,7 @@ static enum evq_status reserve(struct evq_bpe_work *work, size_t symbols, struct
     return EVQ_OK;
 }
 
-struct unknown { // The run of characters without a symbol that waits to be written.
+struct unknown { // The run of unknown characters that waits to be written.
     bool waits;
 };
 
@@ -67,8 +67,8 @@ static void add_known(const struct evq_bpe *bpe, struct evq_bpe_work *work, int3
     work->ids[work->count++] = id;
 }
 
-/* A character's bytes as "<0xNN>" tokens, if there is one for each. They do not end a run of
- * unknown characters: those come after them, as in Hugging Face `tokenizers`. */
+/* Adds a character's bytes as "<0xNN>" tokens if there is one for each byte. As in Hugging Face
+ * `tokenizers`, they do not end a run of unknown characters, which comes after them. */
 static bool add_bytes(const struct evq_bpe *bpe, struct evq_bpe_work *work, const char *text,
                       size_t bytes)
 {
@@ -102,7 +102,8 @@ static void symbols_of_characters(const struct evq_bpe *bpe, struct evq_bpe_work
     size_t length = 0;
 
     for (size_t i = 0; i < bytes; i += length) {
-        (void)evq_utf8_code((const unsigned char *)piece + i, &length); // For its length.
+        // Only the length is needed.
+        (void)evq_utf8_code((const unsigned char *)piece + i, &length);
         const int32_t id = length == 1 ? bpe->byte_ids[(unsigned char)piece[i]]
                                        : evq_bpe_find(bpe, piece + i, length);
         if (id >= 0) {

@@ -1,4 +1,4 @@
-/* The tables of a BPE model, from the vocabulary and merges of its files. */
+/* Builds the tables of a BPE model from the vocabulary and the merges of its files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 
 #define UNDER "\xe2\x96\x81"
 
-struct names {                                 // The vocabulary as it is written: token to id.
+struct names {                                 // The vocabulary as it is written: from token to id.
     const struct evq_definition_entry **slots; // NULL: empty.
     size_t mask;
 };
 
-/* A power of two with at least a third of the slots empty. */
+/* A power of two that leaves at least a third of the slots empty. */
 static size_t slots_for(size_t count)
 {
     size_t slots = 16;
@@ -83,8 +83,8 @@ static enum evq_status read_names(const struct evq_definition *definition, struc
     return status;
 }
 
-/* The byte that ByteLevel writes as this character, or -1: the printable ones of Latin-1 stand for
- * themselves, the others follow from U+0100 on. */
+/* The byte that ByteLevel writes as this character, or -1. Printable characters of Latin-1 stand
+ * for themselves, and the other bytes are numbered from U+0100 on. */
 static int byte_of(uint32_t code)
 {
     if ((code >= 0x21 && code <= 0x7e) || (code >= 0xa1 && code <= 0xac) ||
@@ -98,7 +98,7 @@ static int byte_of(uint32_t code)
     return place <= 0x20 ? place : place <= 0x42 ? place - 0x21 + 0x7f : 0xad;
 }
 
-/* token's bytes as they stand in a piece, written to out; false: no piece can hold it. */
+/* Writes the token's bytes as they are in a piece to out; false: no piece can contain it. */
 static bool piece_form(const struct evq_bpe *bpe, struct evq_definition_text token, char *out,
                        size_t *ret_bytes)
 {
@@ -127,7 +127,8 @@ static enum evq_status build_words(const struct evq_definition *definition, stru
     size_t total = 0;
 
     for (size_t i = 0; i < definition->entry_count; i++) {
-        total += definition->entries[i].token.bytes; // Parts of one file: no overflow.
+        // They are parts of one file, so this cannot overflow.
+        total += definition->entries[i].token.bytes;
     }
     const size_t slots = slots_for(definition->entry_count);
     bpe->word_mask = slots - 1;
@@ -207,7 +208,8 @@ static void put_merge(struct evq_bpe *bpe, uint64_t pair, uint64_t result)
     while (bpe->merges[at].pair != UINT64_MAX && bpe->merges[at].pair != pair) {
         at = (at + 1) & bpe->merge_mask;
     }
-    bpe->merges[at] = (struct evq_bpe_merge){pair, result}; // Named twice: the later rank counts.
+    // If a pair is listed twice, the later rank counts.
+    bpe->merges[at] = (struct evq_bpe_merge){pair, result};
 }
 
 static enum evq_status add_merge(const struct evq_definition *definition, struct evq_bpe *bpe,
@@ -244,7 +246,8 @@ static enum evq_status add_merge(const struct evq_definition *definition, struct
     return EVQ_OK;
 }
 
-/* A character that leaves no token makes neighbours of those around it, which may merge. */
+/* Whether some character gives no token. Then the symbols on both sides become neighbours, and may
+ * merge. */
 static bool drops_characters(const struct evq_bpe *bpe)
 {
     bool bytes = bpe->byte_fallback;
@@ -261,7 +264,8 @@ static enum evq_status build_merges(const struct evq_definition *definition, str
     enum evq_status status = EVQ_OK;
     struct evq_buffer joined;
 
-    const size_t slots = slots_for(2 * definition->merge_count); // Most look-ups find nothing.
+    // Most look-ups find nothing, so the table is half empty.
+    const size_t slots = slots_for(2 * definition->merge_count);
     bpe->merge_mask = slots - 1;
     bpe->merges = malloc(slots * sizeof(*bpe->merges));
     if (bpe->merges == NULL) {
@@ -281,9 +285,8 @@ static enum evq_status build_merges(const struct evq_definition *definition, str
     return status;
 }
 
-/* The ids that Hugging Face `tokenizers` gives to added tokens: those of the vocabulary, and on
- * from its end for the others; it takes no notice of what the file says, which therefore must
- * agree. */
+/* Checks the ids of added tokens. Hugging Face `tokenizers` uses the id of the vocabulary, or the
+ * next free one, whatever the file says. So the file must agree. */
 static enum evq_status check_added(const struct evq_definition *definition,
                                    const struct names *names, struct evq_error *err)
 {
@@ -293,7 +296,7 @@ static enum evq_status check_added(const struct evq_definition *definition,
     for (size_t i = 0; i < definition->added_count; i++) {
         const struct evq_definition_added *added = &definition->added[i];
         if (added->content.bytes == 0) {
-            continue; // Never found.
+            continue; // Such a token is never found.
         }
         int32_t id = name_id(names, added->content.text, added->content.bytes);
         if (id < 0) {

@@ -1,17 +1,16 @@
-/* Merging the symbols of one piece: a scan for the lowest rank where the piece is short, a heap
- * where it is long. Both give the same. */
+/* Merges the symbols of one piece: by a scan for the lowest rank if the piece is short, and with a
+ * heap if it is long. Both give the same result. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "worker/tokenizer/bpe.h"
 
-#define SHORT_MAX                                                                                  \
-    64 // Symbols; where a heap has made up for its upkeep differs little from 16 to 96.
+#define SHORT_MAX 64 // In symbols. The speed differs little between 16 and 96.
 
 struct evq_bpe_symbol {
-    int32_t id; // -1: merged into the one before.
+    int32_t id; // -1: it was merged into the symbol before it.
     int32_t before, after;
-    uint64_t result; // Of the pair with the next.
+    uint64_t result; // The result of merging it with the next symbol.
 };
 
 static void merge_short(const struct evq_bpe *bpe, struct evq_bpe_work *work)
@@ -45,7 +44,7 @@ static void merge_short(const struct evq_bpe *bpe, struct evq_bpe_work *work)
     work->count = pairs + 1;
 }
 
-/* The heap holds rank above position: the order in which pairs merge. */
+/* The heap is ordered by rank, then by position, which is the order in which pairs merge. */
 
 static size_t heap_push(uint64_t *heap, size_t count, uint64_t item)
 {
@@ -88,7 +87,7 @@ static enum evq_status reserve(struct evq_bpe_work *work, struct evq_error *err)
     free(work->heap);
     work->long_room = 0;
     work->symbols = malloc(work->count * sizeof(*work->symbols));
-    // Each merge takes one pair out for good and puts in two at most.
+    // Each merge removes one pair for good and adds at most two.
     work->heap = malloc(2 * work->count * sizeof(*work->heap));
     if (work->symbols == NULL || work->heap == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu symbols to merge", work->count);
@@ -132,7 +131,7 @@ static enum evq_status merge_long(const struct evq_bpe *bpe, struct evq_bpe_work
         const int32_t at = (int32_t)(uint32_t)top;
         struct evq_bpe_symbol *symbol = &symbols[at];
         if (symbol->id < 0 || symbol->result == EVQ_BPE_NONE || symbol->result >> 32 != top >> 32) {
-            continue; // The pair is no more.
+            continue; // The pair no longer exists.
         }
         struct evq_bpe_symbol *taken = &symbols[symbol->after];
         symbol->id = (int32_t)(uint32_t)symbol->result;

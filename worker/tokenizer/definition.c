@@ -39,13 +39,14 @@ void evq_definition_free(struct evq_definition *definition)
     *definition = (struct evq_definition){0};
 }
 
-/* Makes room for one more of count items; false when there is no memory. */
+/* Makes room for one more item; false: memory ran out. */
 static bool grow(void **items, size_t count, size_t *room, size_t item_bytes)
 {
     if (count < *room) {
         return true;
     }
-    const size_t wanted = *room == 0 ? 64 : 2 * *room; // Counts are limited: no overflow.
+    // The counts are limited, so this cannot overflow.
+    const size_t wanted = *room == 0 ? 64 : 2 * *room;
     void *grown = realloc(*items, wanted * item_bytes);
     if (grown == NULL) {
         return false;
@@ -163,7 +164,8 @@ enum evq_status evq_definition_refuse(const struct evq_definition *definition,
     va_list arguments;
 
     va_start(arguments, format);
-    (void)vsnprintf(what, sizeof(what), format, arguments); // Cut: it is for people.
+    // A long text is truncated, because it is for people.
+    (void)vsnprintf(what, sizeof(what), format, arguments);
     va_end(arguments);
     return evq_error_set(err, EVQ_E_UNSUPPORTED,
                          "'%s' %s; use pre-tokenised input (docs/tokenizers.md)", definition->path,
@@ -177,7 +179,8 @@ enum evq_status evq_definition_bad(const struct evq_definition *definition, stru
     va_list arguments;
 
     va_start(arguments, format);
-    (void)vsnprintf(what, sizeof(what), format, arguments); // Cut: it is for people.
+    // A long text is truncated, because it is for people.
+    (void)vsnprintf(what, sizeof(what), format, arguments);
     va_end(arguments);
     return evq_error_set(err, EVQ_E_CORRUPT, "'%s': %s", definition->path, what);
 }

@@ -1,16 +1,16 @@
-/* tokenizer.json, in one pass: the vocabulary and merges as they come, the settings as trees that
- * are looked at when all is read. */
+/* Reads tokenizer.json in one pass: the vocabulary and merges directly, and the settings as trees,
+ * which are interpreted at the end. */
 #include <string.h>
 
 #include "worker/tokenizer/json_tree.h"
 #include "worker/tokenizer/settings.h"
 
-#define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Of the trees of one file.
+#define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Size of the trees of one file.
 
 struct reading {
     struct evq_definition *definition;
     struct evq_json json;
-    struct evq_arena *settings; // Trees that last.
+    struct evq_arena *settings; // Trees that are kept.
     struct evq_arena *passing;  // The tree of one added token.
     struct evq_settings found;
     bool model, vocabulary, merges, added;
@@ -201,7 +201,8 @@ static enum evq_status read_members(struct reading *reading, struct evq_error *e
             return status;
         }
     }
-    return status == EVQ_OK ? evq_json_next(&reading->json, &token, err) : status; // The end.
+    // Nothing may follow.
+    return status == EVQ_OK ? evq_json_next(&reading->json, &token, err) : status;
 }
 
 static enum evq_status read_all(struct reading *reading, struct evq_error *err)
@@ -251,7 +252,8 @@ enum evq_status evq_definition_read_json(struct evq_definition *definition, stru
     evq_arena_free(reading.settings);
     evq_arena_free(reading.passing);
     if (status != EVQ_OK && strstr(fault.message, definition->path) == NULL) {
-        (void)evq_error_prefix(&fault, "'%s'", definition->path); // The status is the same.
+        // It returns the status that it was given.
+        (void)evq_error_prefix(&fault, "'%s'", definition->path);
     }
     if (status != EVQ_OK && err != NULL) {
         *err = fault;

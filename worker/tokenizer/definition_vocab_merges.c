@@ -1,4 +1,5 @@
-/* GPT-2's own files: vocab.json, an object of token to id, and merges.txt, a line each by rank. */
+/* Reads GPT-2's own files: vocab.json, an object from token to id, and merges.txt, with one merge
+ * per line in the order of ranks. */
 #include <string.h>
 
 #include "shared/checkpoint/json.h"
@@ -34,10 +35,11 @@ static enum evq_status read_vocabulary(struct evq_definition *definition, struct
         }
     }
     if (status == EVQ_OK) {
-        status = evq_json_next(&json, &token, err); // The end: nothing follows.
+        status = evq_json_next(&json, &token, err); // Nothing may follow.
     }
     if (status == EVQ_E_CORRUPT) {
-        (void)evq_error_prefix(err, "'%s'", definition->path); // The status is the same.
+        // It returns the status that it was given.
+        (void)evq_error_prefix(err, "'%s'", definition->path);
     }
     return status;
 }

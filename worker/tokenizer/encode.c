@@ -1,38 +1,38 @@
-/* A text to tokens: stretches between added tokens, their pieces, and the pieces' tokens out of the
- * cache or merged. */
+/* Encodes a text: finds the added tokens, divides the text between them into pieces, and takes each
+ * piece's tokens from the cache or merges them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "worker/tokenizer/tokenizer_internal.h"
 #include "worker/tokenizer/utf8.h"
 
-#define CACHE_SETS      16384 // Of two slots of 64 bytes: 2 MiB a thread.
-#define CACHE_BYTES_MAX 24    // Of a piece.
+#define CACHE_SETS      16384 // Sets of two slots of 64 bytes each; 2 MiB per thread.
+#define CACHE_BYTES_MAX 24    // Longest piece that is cached.
 #define CACHE_IDS       9
 
 struct slot {
-    uint64_t key[3]; // With bytes: the piece itself.
-    uint8_t bytes;   // 0: empty.
+    uint64_t key[3]; // Together with `bytes`, this is the piece itself.
+    uint8_t bytes;   // 0: the slot is empty.
     uint8_t count;
     int32_t ids[CACHE_IDS];
 };
 
 struct evq_tokenizer_scratch {
-    char digest[33]; // Whose pieces are cached.
+    char digest[33]; // Digest of the tokenizer whose pieces are cached.
     struct slot *slots;
     struct evq_bpe_work work;
     struct evq_buffer repaired, normal[2], codes, prepared;
     const struct evq_progress *progress; // NULL: nobody listens.
 };
 
-struct encoding { // One call of evq_tokenizer_encode().
+struct encoding { // The state of one evq_tokenizer_encode() call.
     const struct evq_tokenizer *tokenizer;
     struct evq_tokenizer_scratch *scratch;
     struct evq_tokens *out;
     struct evq_error *err;
-    size_t bytes; // Of the text.
-    size_t done;  // As it is after normalizing.
-    size_t told;  // When that much is done, it is told.
+    size_t bytes; // Size of the text.
+    size_t done;  // Position in the normalized text.
+    size_t told;  // The position at which to report progress next.
 };
 
 struct evq_tokenizer_scratch *evq_tokenizer_scratch_new(void)
@@ -101,7 +101,7 @@ static enum evq_status append(struct encoding *encoding, const int32_t *ids, siz
         out->ids = grown;
         out->capacity = capacity;
     }
-    for (size_t i = 0; i < count; i++) { // Mostly one or two.
+    for (size_t i = 0; i < count; i++) { // Mostly there are one or two.
         out->ids[out->count + i] = ids[i];
     }
     out->count += count;
@@ -116,8 +116,8 @@ static inline uint64_t load(const char *text, size_t bytes)
     return word;
 }
 
-/* A piece of at most CACHE_BYTES_MAX bytes as three words, which say it all together with its
- * length: words overlap rather than read past the end. */
+/* Packs a piece of at most CACHE_BYTES_MAX bytes into three words, which identify it together with
+ * its length. The words overlap instead of reading behind the end. */
 static inline void key_of(const char *piece, size_t bytes, uint64_t key[3])
 {
     key[1] = 0;
@@ -152,7 +152,8 @@ static inline bool holds(const struct slot *slot, const uint64_t key[3], size_t 
            slot->key[2] == key[2];
 }
 
-/* Into a set's first slot; what was there moves to the second, whose piece is forgotten. */
+/* Stores a piece in the first slot of its set. The piece that was there moves to the second slot,
+ * and the one in the second is dropped. */
 static void remember(struct slot *set, const uint64_t key[3], size_t bytes,
                      const struct evq_bpe_work *work)
 {
@@ -190,7 +191,7 @@ static enum evq_status add_piece(struct encoding *encoding, const char *piece, s
     return append(encoding, work->ids, work->count);
 }
 
-/* Normalizing may have made the text longer. */
+/* Reports progress. Normalizing may have made the text longer. */
 static enum evq_status tell(struct encoding *encoding)
 {
     const struct evq_progress *progress = encoding->scratch->progress;
@@ -245,7 +246,7 @@ static enum evq_status add_stretch(struct encoding *encoding, struct evq_definit
 typedef enum evq_status (*stretch_function)(struct encoding *encoding,
                                             struct evq_definition_text text, bool first);
 
-/* Gives the stretches between the added tokens to `next`, and the tokens to out. */
+/* Passes the text between the added tokens to `next`, and the added tokens to out. */
 static enum evq_status divide(struct encoding *encoding, const struct evq_added_tokens *added,
                               struct evq_definition_text text, bool first, stretch_function next)
 {
@@ -253,7 +254,7 @@ static enum evq_status divide(struct encoding *encoding, const struct evq_added_
     struct evq_added_tokens_match match;
     size_t at = 0;
     size_t taken = 0;
-    size_t done = 0; // What has been given on.
+    size_t done = 0; // How much was passed on.
 
     while (status == EVQ_OK &&
            evq_added_tokens_next(added, text.text, text.bytes, &at, &taken, &match)) {
@@ -262,7 +263,8 @@ static enum evq_status divide(struct encoding *encoding, const struct evq_added_
                 next(encoding, (struct evq_definition_text){text.text + done, match.from - done},
                      first && done == 0);
         }
-        if (status == EVQ_OK && match.from < match.to) { // Else a token before it stripped it away.
+        // Otherwise an earlier token stripped all of it.
+        if (status == EVQ_OK && match.from < match.to) {
             status = append(encoding, &match.id, 1);
         }
         done = match.to;
@@ -287,7 +289,7 @@ static enum evq_status add_raw(struct encoding *encoding, struct evq_definition_
     return divide(encoding, &encoding->tokenizer->normalized, text, first, add_stretch);
 }
 
-/* The cache holds one tokenizer's pieces. */
+/* Makes the cache belong to this tokenizer, because it holds the pieces of only one. */
 static void own(struct evq_tokenizer_scratch *scratch, const struct evq_tokenizer *tokenizer)
 {
     if (memcmp(scratch->digest, tokenizer->digest, sizeof(scratch->digest)) != 0) {

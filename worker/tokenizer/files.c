@@ -64,7 +64,7 @@ enum evq_status evq_tokenizer_files_read(const struct evq_tokenizer_files *files
     if (status == EVQ_OK && out->failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s': %jd bytes", shown, (intmax_t)info.st_size);
     }
-    (void)close(fd); // Opened for reading: nothing to lose.
+    (void)close(fd); // It was opened for reading, so a failed close loses nothing.
     return status;
 }
 
@@ -89,7 +89,7 @@ static enum evq_status exists(const struct evq_tokenizer_files *files, const cha
 
     const enum evq_status status = open_any(files->root_fd, path, &fd, &info, err);
     if (status == EVQ_OK) {
-        (void)close(fd); // Opened to look only.
+        (void)close(fd); // It was opened only to see whether it exists.
     }
     *ret_exists = status == EVQ_OK;
     return gone(status) ? EVQ_OK : status;
@@ -107,8 +107,8 @@ static enum evq_status find_in_folder(const char *shown, struct evq_tokenizer_fi
     if (status != EVQ_OK || found) {
         return status;
     }
-    (void)join(files->first, files->folder, "vocab.json");  // Shorter than what went before.
-    (void)join(files->second, files->folder, "merges.txt"); // As above.
+    (void)join(files->first, files->folder, "vocab.json");  // It is shorter than the path before.
+    (void)join(files->second, files->folder, "merges.txt"); // It is shorter than the path before.
     status = exists(files, files->first, &found, err);
     if (status == EVQ_OK && found) {
         status = exists(files, files->second, &found, err);
@@ -136,7 +136,7 @@ enum evq_status evq_tokenizer_files_find(int root_fd, const char *path,
     if (status != EVQ_OK) {
         return status;
     }
-    (void)close(fd); // Opened to look only.
+    (void)close(fd); // It was opened only to see whether it exists.
     const bool folder = S_ISDIR(info.st_mode);
     const char *slash = strrchr(path, '/');
     const size_t length = folder || slash == NULL ? strlen(path) : (size_t)(slash - path) + 1;
@@ -152,9 +152,11 @@ enum evq_status evq_tokenizer_files_find(int root_fd, const char *path,
     if (folder) {
         return find_in_folder(shown, ret_files, err);
     }
-    (void)join(ret_files->first, path, ""); // Fits: it is longer than its folder by a file's name.
+    // It fits, because it is longer than its folder only by a file name.
+    (void)join(ret_files->first, path, "");
     if (strcmp(slash != NULL ? slash + 1 : path, "vocab.json") == 0) {
-        (void)join(ret_files->second, ret_files->folder, "merges.txt"); // Fits: checked above.
+        // It fits, because that was checked above.
+        (void)join(ret_files->second, ret_files->folder, "merges.txt");
     }
     return EVQ_OK;
 }

@@ -1,12 +1,12 @@
-/* The special tokens that the files beside vocab.json and merges.txt name: Transformers finds each
- * of them in a text. */
+/* Reads the special tokens that the files beside vocab.json and merges.txt name. Transformers finds
+ * each of them in a text. */
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/tokenizer/files.h"
 #include "worker/tokenizer/json_tree.h"
 
-#define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Of the tree of one file.
+#define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Size of the tree of one file.
 
 static enum evq_status refuse(const struct evq_definition *definition, const char *what,
                               const struct evq_definition_text *token, struct evq_error *err)
@@ -37,7 +37,7 @@ static bool is_added(const struct evq_definition *definition, struct evq_definit
     return false;
 }
 
-/* As Transformers adds a token that is told by its name alone. */
+/* Adds a token that is given only by its text, with the flags that Transformers uses. */
 static enum evq_status add(struct evq_definition *definition, struct evq_definition_text token,
                            bool needed, struct evq_error *err)
 {
@@ -55,7 +55,7 @@ static enum evq_status add(struct evq_definition *definition, struct evq_definit
                   : EVQ_OK;
 }
 
-/* A text, or an object with its content. */
+/* Adds a token that is given as a text, or as an object with its content. */
 static enum evq_status add_named(struct evq_definition *definition,
                                  const struct evq_json_tree *tree, struct evq_error *err)
 {
@@ -71,7 +71,7 @@ static enum evq_status add_named(struct evq_definition *definition,
     content = content != NULL ? content : tree;
     return content != NULL && content->kind == EVQ_JSON_STRING && content->text.bytes > 0
                ? add(definition, content->text, true, err)
-               : EVQ_OK; // null: none.
+               : EVQ_OK; // null means that there is none.
 }
 
 static enum evq_status add_all(struct evq_definition *definition,
@@ -80,7 +80,9 @@ static enum evq_status add_all(struct evq_definition *definition,
     static const char *const tokens[] = {"bos_token", "eos_token", "unk_token", "pad_token",
                                          "cls_token", "sep_token", "mask_token"};
     static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens",
-                                        "added_tokens_decoder"}; // The last by their ids.
+                                        // The list "additional_special_tokens" comes last, ordered
+                                        // by ids.
+                                        "added_tokens_decoder"};
     static const char *const flags[] = {"add_bos_token", "add_eos_token", "split_special_tokens"};
     enum evq_status status = EVQ_OK;
     bool flag = false;
@@ -108,7 +110,7 @@ static enum evq_status add_all(struct evq_definition *definition,
     return status;
 }
 
-/* *ret_alone: it has added_tokens_decoder, and no other file counts beside it. */
+/* *ret_alone: the file has added_tokens_decoder, so no other file counts. */
 static enum evq_status read_settings(struct evq_definition *definition, struct evq_buffer *file,
                                      const char *path, bool *ret_alone, struct evq_error *err)
 {
@@ -131,7 +133,7 @@ static enum evq_status read_settings(struct evq_definition *definition, struct e
         *ret_alone = evq_json_tree_get(settings, "added_tokens_decoder") != NULL;
         status = add_all(definition, settings, err);
     } else if (status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT) {
-        (void)evq_error_prefix(err, "'%s'", path); // The status is the same.
+        (void)evq_error_prefix(err, "'%s'", path); // It returns the status that it was given.
     }
     evq_arena_free(arena);
     return status;
@@ -141,7 +143,7 @@ enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *file
                                           struct evq_definition *definition, struct evq_error *err)
 {
     static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json"};
-    static const char end_of_text[] = "<|endoftext|>"; // Of GPT-2's and Qwen's classes.
+    static const char end_of_text[] = "<|endoftext|>"; // The token of GPT-2's and Qwen's classes.
     char path[EVQ_TOKENIZER_PATH_MAX + 32];
     char shown[260];
     bool alone = false;
@@ -150,7 +152,7 @@ enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *file
         definition, (struct evq_definition_text){end_of_text, sizeof(end_of_text) - 1}, false, err);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == EVQ_OK && !alone; i++) {
         struct evq_buffer file;
-        (void)snprintf(path, sizeof(path), "%s%s", files->folder, names[i]); // Fits.
+        (void)snprintf(path, sizeof(path), "%s%s", files->folder, names[i]); // The path fits.
         evq_error_escape(path, strlen(path), shown, sizeof(shown));
         evq_buffer_init(&file, EVQ_TOKENIZER_FILE_BYTES_MAX);
         status = evq_tokenizer_files_read(files, path, &file, err);

@@ -1,4 +1,5 @@
-/* The special tokens: what the files beside a tokenizer say begins and ends a text. */
+/* Reads the special tokens: which tokens begin and end a text, according to the files beside a
+ * tokenizer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@
 
 enum said { SAID_NOTHING, SAID_NONE, SAID_TOKEN, SAID_ID };
 
-struct end { // What a file says of one end of a text.
+struct end { // What one file says about the beginning or the end of a text.
     enum said said;
     char name[NAME_BYTES_MAX];
     size_t name_bytes;
@@ -21,10 +22,10 @@ struct special {
     bool present; // The file exists.
     struct end bos, eos;
     char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
-    bool alone; // It has added_tokens_decoder: special_tokens_map.json does not count beside it.
+    bool alone; // The file has added_tokens_decoder, so special_tokens_map.json does not count.
 };
 
-/* What tokenizers of these classes have when the files do not say. */
+/* The tokens of these classes if the files do not name any. */
 static const struct {
     const char *class, *bos, *eos;
 } classes[] = {
@@ -50,7 +51,7 @@ static enum evq_status set_name(const struct evq_json_token *token, const char *
     return EVQ_OK;
 }
 
-/* A string, an object with "content", or null. */
+/* Reads a string, an object with "content", or null. */
 static enum evq_status read_token(struct evq_json *json, const char *path, struct end *end,
                                   struct evq_error *err)
 {
@@ -86,7 +87,7 @@ static enum evq_status read_token(struct evq_json *json, const char *path, struc
     return status;
 }
 
-/* bos_token_id of config.json: a number, the first of a list, or null. */
+/* Reads bos_token_id or eos_token_id of config.json: a number, the first of a list, or null. */
 static enum evq_status read_id(struct evq_json *json, struct end *end, struct evq_error *err)
 {
     struct evq_json_token token;
@@ -148,7 +149,7 @@ static enum evq_status parse(struct evq_buffer *file, const char *path, struct s
         return status;
     }
     evq_json_init(&json, (char *)file->data, file->bytes);
-    json.python = true; // config.json is read for the model so too.
+    json.python = true; // config.json is also read this way for the model.
     status = evq_json_next(&json, &token, err);
     if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
         return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is no JSON object", path);
@@ -158,7 +159,7 @@ static enum evq_status parse(struct evq_buffer *file, const char *path, struct s
         status = read_member(&json, path, token.text, special, err);
     }
     if (status == EVQ_OK) {
-        status = evq_json_next(&json, &token, err); // The end: nothing follows.
+        status = evq_json_next(&json, &token, err); // Nothing may follow.
     }
     return status;
 }
@@ -171,7 +172,7 @@ static enum evq_status read_file(const struct evq_tokenizer_files *files, const 
     struct evq_buffer file;
 
     *ret_special = (struct special){0};
-    (void)snprintf(path, sizeof(path), "%s%s", files->folder, name); // Fits.
+    (void)snprintf(path, sizeof(path), "%s%s", files->folder, name); // The path fits.
     evq_error_escape(path, strlen(path), shown, sizeof(shown));
     evq_buffer_init(&file, EVQ_TOKENIZER_FILE_BYTES_MAX);
     enum evq_status status = evq_tokenizer_files_read(files, path, &file, err);
@@ -181,7 +182,7 @@ static enum evq_status read_file(const struct evq_tokenizer_files *files, const 
         ret_special->present = true;
         status = parse(&file, shown, ret_special, err);
         if (status == EVQ_E_CORRUPT && strstr(err != NULL ? err->message : "", shown) == NULL) {
-            (void)evq_error_prefix(err, "'%s'", shown); // The status is the same.
+            (void)evq_error_prefix(err, "'%s'", shown); // It returns the status that it was given.
         }
     }
     evq_buffer_free(&file);
@@ -248,8 +249,8 @@ enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files
     return EVQ_OK;
 }
 
-/* What is in added_tokens.json is not known well enough to find it in a text as Transformers does.
- */
+/* It is not known well enough how Transformers finds the tokens of added_tokens.json in a text, so
+ * such a file is refused. */
 static enum evq_status check_no_added(const struct evq_tokenizer_files *files,
                                       const struct evq_definition *definition,
                                       struct evq_error *err)

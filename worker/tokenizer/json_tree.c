@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-struct levels { // The objects and arrays that are open, and where their next element goes.
+struct levels { // The open objects and arrays, and where their next element goes.
     struct evq_json_tree *open[EVQ_JSON_DEPTH_MAX + 1];
     struct evq_json_tree **end[EVQ_JSON_DEPTH_MAX + 1];
     size_t depth;
@@ -36,7 +36,7 @@ static enum evq_status add(struct levels *levels, const struct evq_json_token *t
     *levels->end[levels->depth] = node;
     levels->end[levels->depth] = &node->next;
     if (token->kind == EVQ_JSON_OBJECT || token->kind == EVQ_JSON_ARRAY) {
-        levels->depth++; // The reader bounds it.
+        levels->depth++; // The reader limits the depth.
         levels->open[levels->depth] = node;
         levels->end[levels->depth] = &node->first;
     }

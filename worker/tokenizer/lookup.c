@@ -1,4 +1,4 @@
-/* The id of a token by its text. */
+/* Finds the id of a token by its text. */
 #include <string.h>
 
 #include "worker/tokenizer/tokenizer_internal.h"

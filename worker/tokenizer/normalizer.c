@@ -1,4 +1,4 @@
-/* What happens to a stretch of text before it is merged. */
+/* What is done to the text between added tokens before it is merged. */
 #include <string.h>
 
 #include "worker/tokenizer/tokenizer_internal.h"

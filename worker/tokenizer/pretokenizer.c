@@ -9,7 +9,8 @@
 #define ENGLISH    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 #define WORDS      "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 
-/* As found in tokenizer.json files; all spellings of one kind match the same texts. */
+/* The patterns as tokenizer.json files spell them. All spellings of one kind match the same texts.
+ */
 static const struct {
     const char *pattern;
     enum evq_pretokenizer_kind kind;
@@ -43,7 +44,7 @@ bool evq_pretokenizer_find(const char *pattern, size_t bytes, enum evq_pretokeni
 
 typedef const unsigned char *text_at;
 
-/* EVQ_UNICODE_LETTER, NUMBER, SPACE or OTHER; with marks, a mark is a letter. */
+/* EVQ_UNICODE_LETTER, NUMBER, SPACE or OTHER; if `marks` is set, a mark counts as a letter. */
 static inline unsigned kind_at(text_at at, bool marks, size_t *ret_bytes)
 {
     const unsigned flags = evq_unicode_at(at, ret_bytes);
@@ -51,7 +52,7 @@ static inline unsigned kind_at(text_at at, bool marks, size_t *ret_bytes)
     return marks && (flags & EVQ_UNICODE_MARK) != 0 ? EVQ_UNICODE_LETTER : flags & EVQ_UNICODE_KIND;
 }
 
-/* The end of the run of characters of this kind, at most count_max of them. */
+/* The end of a run of at most count_max characters of this kind. */
 static inline text_at run_end(text_at at, text_at end, unsigned kind, bool marks, size_t count_max)
 {
     size_t length = 0;
@@ -63,7 +64,7 @@ static inline text_at run_end(text_at at, text_at end, unsigned kind, bool marks
     return at;
 }
 
-/* Bytes of 's 't 're 've 'm 'll 'd at the apostrophe `at`; 0: none. */
+/* Length of one of 's 't 're 've 'm 'll 'd at the apostrophe `at`; 0: none. */
 static size_t contraction(text_at at, text_at end, bool any_case)
 {
     const size_t left = (size_t)(end - at);
@@ -80,7 +81,7 @@ static size_t contraction(text_at at, text_at end, bool any_case)
         return 0;
     }
     if (any_case && at[1] == 0xc5 && at[2] == 0xbf) {
-        return 3; // U+017F, the long s: it folds to s.
+        return 3; // U+017F, the long s, equals s when case is ignored.
     }
     const unsigned char second = at[2] | fold;
     const bool two = (first == 'r' && second == 'e') || (first == 'v' && second == 'e') ||
@@ -88,7 +89,8 @@ static size_t contraction(text_at at, text_at end, bool any_case)
     return two ? 3 : 0;
 }
 
-/* \s+(?!\S)|\s+ at white space: all of it at the end; else it leaves one for what follows. */
+/* Matches \s+(?!\S)|\s+ at white space: all of it at the end of the text, otherwise all but the
+ * last character. */
 static text_at spaces_end(text_at at, text_at end)
 {
     text_at stop = run_end(at, end, EVQ_UNICODE_SPACE, false, SIZE_MAX);
@@ -97,7 +99,7 @@ static text_at spaces_end(text_at at, text_at end)
     if (stop == end) {
         return stop;
     }
-    (void)evq_utf8_code_before(at, stop, &last); // For its length.
+    (void)evq_utf8_code_before(at, stop, &last); // Only the length is needed.
     return stop - last > at ? stop - last : stop;
 }
 
@@ -119,7 +121,7 @@ static text_at next_gpt2(text_at at, text_at end)
     return spaces_end(at, end);
 }
 
-/* \s*[\r\n]+ before the rest: up to the last line end of the white space. */
+/* Matches \s*[\r\n]+ first: up to the last line end within the white space. */
 static text_at lines_end(text_at at, text_at end)
 {
     text_at stop = run_end(at, end, EVQ_UNICODE_SPACE, false, SIZE_MAX);
@@ -164,7 +166,7 @@ static inline text_at next_words(text_at at, text_at end, size_t digits_max, boo
         return run_end(from + after, end, next, marks, SIZE_MAX);
     }
     if (marks && (flags & EVQ_UNICODE_MARK) != 0) {
-        return from; // A mark alone: no letter of either sort follows.
+        return from; // There is only a mark, and no letter follows.
     }
     if (kind == EVQ_UNICODE_OTHER) {
         return punctuation_end(from, end, marks);

@@ -51,7 +51,7 @@ static enum evq_status flag(const struct evq_definition *definition,
     return EVQ_OK;
 }
 
-/* Settings that change tokens and are not handled must be as if they were not there. */
+/* Refuses settings that change tokens and are not supported, unless they have no effect. */
 static enum evq_status check_unused(const struct evq_definition *definition,
                                     const struct evq_settings *settings, struct evq_error *err)
 {

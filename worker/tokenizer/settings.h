@@ -1,6 +1,6 @@
 /*
- * The settings of tokenizer.json: what is known is put into the definition, anything else refused.
- * Not for sharing between threads.
+ * Reads the settings of tokenizer.json into the definition, and refuses those that it does not
+ * know. Not for sharing between threads.
  */
 #ifndef EVQ_WORKER_TOKENIZER_SETTINGS_H
 #define EVQ_WORKER_TOKENIZER_SETTINGS_H
@@ -20,31 +20,31 @@ enum evq_settings_model {
     EVQ_MODEL_SETTINGS
 };
 
-struct evq_settings { // NULL: not there.
+struct evq_settings { // NULL: the setting is missing.
     struct evq_json_tree *version, *normalizer, *pre_tokenizer, *post_processor;
     struct evq_json_tree *model[EVQ_MODEL_SETTINGS];
 };
 
-/* Where the tree of this member goes; NULL: it says nothing that counts. */
+/* Where to store the tree of this member; NULL: the member does not matter. */
 struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const char *key);
 struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const char *key);
 
-/* EVQ_E_UNSUPPORTED unless the model's type, where it was read, is BPE. */
+/* EVQ_E_UNSUPPORTED if the model's type was read and is not BPE. */
 enum evq_status evq_settings_check_type(const struct evq_definition *definition,
                                         struct evq_json_tree *const *model,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* One element of added_tokens. */
+/* Adds one element of added_tokens. */
 enum evq_status evq_settings_added(struct evq_definition *definition,
                                    const struct evq_json_tree *tree,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Everything else. EVQ_E_UNSUPPORTED names what is not known; EVQ_E_CORRUPT. */
+/* Applies all other settings. EVQ_E_UNSUPPORTED names what is not known; EVQ_E_CORRUPT. */
 enum evq_status evq_settings_apply(struct evq_definition *definition,
                                    const struct evq_settings *settings,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The parts of it. */
+/* The parts of evq_settings_apply(). */
 enum evq_status evq_settings_normalizer(struct evq_definition *definition,
                                         const struct evq_json_tree *tree,
                                         struct evq_error *err) EVQ_CHECK_RESULT;

@@ -1,4 +1,4 @@
-/* normalizer and pre_tokenizer: what happens to text before it is merged. */
+/* Reads normalizer and pre_tokenizer, which change and divide text before it is merged. */
 #include <string.h>
 
 #include "worker/tokenizer/settings.h"
@@ -21,7 +21,8 @@ static enum evq_status unknown(const struct evq_definition *definition, const ch
                                  evq_definition_shown(type->text, shown, sizeof(shown)));
 }
 
-/* A Sequence's elements one by one, or the one step that it is. Sequences do not nest. */
+/* Applies take() to each element of a Sequence, or to the single step. Sequences cannot be nested.
+ */
 static enum evq_status each(struct evq_definition *definition, const struct evq_json_tree *tree,
                             const char *list, step_function step, struct evq_error *err)
 {
@@ -111,7 +112,7 @@ static enum evq_status split(struct evq_definition *definition, const struct evq
     }
     if (evq_json_tree_is(evq_json_tree_get(pattern, "String"), " ") &&
         definition->steps.spaces_to_under) {
-        return EVQ_OK; // By then no space is left.
+        return EVQ_OK; // No space is left by then.
     }
     if (regex == NULL || regex->kind != EVQ_JSON_STRING ||
         !evq_pretokenizer_find(regex->text.text, regex->text.bytes, &definition->steps.scan)) {
@@ -121,7 +122,7 @@ static enum evq_status split(struct evq_definition *definition, const struct evq
             evq_definition_shown(regex != NULL && regex->text.text != NULL ? regex->text : none,
                                  shown, sizeof(shown)));
     }
-    // The patterns leave nothing between matches, so that both say the same.
+    // The patterns leave nothing between matches, so both settings mean the same.
     if (!(evq_json_tree_is(behavior, "Isolated") && !invert) &&
         !(evq_json_tree_is(behavior, "Removed") && invert)) {
         return evq_definition_refuse(definition, err,

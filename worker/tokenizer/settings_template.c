@@ -1,4 +1,4 @@
-/* post_processor: what a text begins and ends with. */
+/* Reads post_processor, which tells which tokens are put before and after a text. */
 #include <string.h>
 
 #include "worker/tokenizer/settings.h"
@@ -6,8 +6,8 @@
 struct template
 {
     struct evq_definition *definition;
-    const struct evq_json_tree *tokens; // special_tokens: their ids by name.
-    bool text;                          // The text's own place has come.
+    const struct evq_json_tree *tokens; // special_tokens: from name to id.
+    bool text;                          // The place of the text itself was reached.
 };
 
 static enum evq_status add_id(struct template *template, uint64_t id, struct evq_error *err)
@@ -93,7 +93,7 @@ static enum evq_status one(struct evq_definition *definition, const struct evq_j
     char shown[260];
 
     if (evq_json_tree_is(type, "ByteLevel")) {
-        return EVQ_OK; // It changes offsets, not tokens.
+        return EVQ_OK; // It changes offsets but no tokens.
     }
     if (evq_json_tree_is(type, "TemplateProcessing")) {
         return read_template(definition, tree, err);

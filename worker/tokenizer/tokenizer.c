@@ -21,15 +21,15 @@ void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
     free(tokenizer);
 }
 
-/* One added token into its list; one that is looked for after normalizing in the form it then has.
- */
+/* Puts one added token into its list. A token that is searched in normalized text is normalized
+ * first. */
 static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_definition_added added,
                                  struct evq_buffer buffers[3], struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
     if (added.content.bytes == 0) {
-        return EVQ_OK; // Never found.
+        return EVQ_OK; // Such a token is never found.
     }
     added.written = added.content;
     tokenizer->vocabulary =
@@ -64,7 +64,8 @@ static enum evq_status build_added(const struct evq_definition *definition,
                             : status;
 }
 
-/* Without a pre-tokenizer the text is one piece, unless no merge crosses a U+2581. */
+/* Chooses the pieces if there is no pre-tokenizer: the text is one piece, unless no merge crosses a
+ * U+2581. */
 static void choose_scan(struct evq_tokenizer *tokenizer)
 {
     if (tokenizer->steps.scan == EVQ_PRETOKENIZER_WHOLE && !tokenizer->bpe.byte_level &&
@@ -101,7 +102,8 @@ static void digest(const struct evq_definition *definition, XXH3_state_t *state)
 {
     for (size_t i = 0; i < sizeof(definition->files) / sizeof(definition->files[0]); i++) {
         const uint64_t bytes = definition->files[i].bytes;
-        (void)XXH3_128bits_update(state, &bytes, sizeof(bytes)); // Fails for a NULL state only.
+        // This fails only for a NULL state.
+        (void)XXH3_128bits_update(state, &bytes, sizeof(bytes));
         if (bytes > 0) {
             (void)XXH3_128bits_update(state, definition->files[i].data, (size_t)bytes);
         }
@@ -110,15 +112,15 @@ static void digest(const struct evq_definition *definition, XXH3_state_t *state)
 
 static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 {
-    // The last three, and the added tokens: vocab.json and merges.txt are read one way or another
-    // by what lies beside them.
+    // The digest includes the last three numbers and the added tokens, because files beside
+    // vocab.json and merges.txt change how those are read.
     const int32_t numbers[5] = {tokenizer->bos, tokenizer->eos, (int32_t)tokenizer->steps.scan,
                                 tokenizer->steps.nfc, tokenizer->steps.space_before};
 
-    (void)XXH3_128bits_update(state, numbers, sizeof(numbers)); // As above.
+    (void)XXH3_128bits_update(state, numbers, sizeof(numbers)); // This fails only for a NULL state.
     for (size_t i = 0; i < tokenizer->raw.count; i++) {
         const int32_t id = tokenizer->raw.tokens[i].id;
-        (void)XXH3_128bits_update(state, &id, sizeof(id)); // As above.
+        (void)XXH3_128bits_update(state, &id, sizeof(id)); // This fails only for a NULL state.
     }
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
     evq_hex_128(hash.high64, hash.low64, tokenizer->digest);
@@ -136,7 +138,7 @@ static enum evq_status read_definition(const struct evq_tokenizer_files *files,
     if (status != EVQ_OK) {
         return status;
     }
-    digest(definition, state); // Before reading, which changes them.
+    digest(definition, state); // This comes before reading, because reading changes the buffers.
     return files->second[0] != '\0' ? evq_definition_read_pair(definition, err)
                                     : evq_definition_read_json(definition, err);
 }
@@ -150,7 +152,7 @@ static enum evq_status open_files(const struct evq_tokenizer_files *files,
     enum evq_status status = state != NULL ? evq_definition_init(&definition, files->first, err)
                                            : evq_error_set(err, EVQ_E_NOMEM, "a tokenizer");
     if (status == EVQ_OK) {
-        (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+        (void)XXH3_128bits_reset(state); // This fails only for a NULL state.
         status = read_definition(files, &definition, state, err);
     }
     if (status == EVQ_OK && files->second[0] != '\0') {
@@ -166,7 +168,7 @@ static enum evq_status open_files(const struct evq_tokenizer_files *files,
         finish_digest(tokenizer, state);
     }
     evq_definition_free(&definition);
-    XXH3_freeState(state); // Accepts NULL.
+    XXH3_freeState(state); // It accepts NULL.
     return status;
 }
 

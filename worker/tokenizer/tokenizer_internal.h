@@ -1,5 +1,5 @@
 /*
- * What an open tokenizer consists of, for the files of this folder.
+ * The inside of an open tokenizer, for the files of this folder only.
  */
 #ifndef EVQ_WORKER_TOKENIZER_TOKENIZER_INTERNAL_H
 #define EVQ_WORKER_TOKENIZER_TOKENIZER_INTERNAL_H
@@ -11,8 +11,8 @@
 struct evq_tokenizer {
     struct evq_bpe bpe;
     struct evq_normalizer steps;
-    struct evq_added_tokens raw;        // Looked for in the text as it is,
-    struct evq_added_tokens normalized; // and after normalizing.
+    struct evq_added_tokens raw;        // Searched in the text as it is,
+    struct evq_added_tokens normalized; // and in the normalized text.
     int32_t before[EVQ_DEFINITION_TEMPLATE_MAX], after[EVQ_DEFINITION_TEMPLATE_MAX];
     size_t before_count, after_count;
     int32_t vocabulary, bos, eos;
@@ -20,24 +20,24 @@ struct evq_tokenizer {
     char *path;
 };
 
-/* text as the normalizer leaves it: *ret_text is text itself or lies in one of both buffers until
- * they are next used. work holds code points meanwhile. EVQ_E_NOMEM. */
+/* Normalizes text. *ret_text is text itself, or is in one of the buffers and valid until they are
+ * used again. work is used for code points. EVQ_E_NOMEM. */
 enum evq_status evq_normalizer_normalize(const struct evq_normalizer *steps,
                                          struct evq_definition_text text,
                                          struct evq_buffer buffers[2], struct evq_buffer *work,
                                          struct evq_definition_text *ret_text,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* text with the prefix and the U+2581 of the pre-tokenizer; first: it begins the whole text. As
- * above. */
+/* Adds the prefix and the U+2581 of the pre-tokenizer. first: it is the beginning of the whole
+ * text. The rest is as above. */
 enum evq_status evq_normalizer_prepare(const struct evq_normalizer *steps,
                                        struct evq_definition_text text, bool first,
                                        struct evq_buffer *buffer,
                                        struct evq_definition_text *ret_text,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Bytes from the start of text, not empty, that are divided by the pattern on their own: all, or
- * with digits_apart up to the next number character, or that character (*ret_number). */
+/* Length of the first part of text (not empty) that the pattern divides by itself: all of it, or
+ * with digits_apart the text up to the next digit, or that digit (*ret_number). */
 size_t evq_normalizer_run(const struct evq_normalizer *steps, struct evq_definition_text text,
                           bool *ret_number);
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct evq_unicode_pair { // A canonical decomposition; second is 0 where one character becomes one.
+struct evq_unicode_pair { // A canonical decomposition. second is 0 if one character becomes one.
     uint32_t code, first, second;
 };
 
@@ -15,7 +15,7 @@ struct evq_unicode_class { // A combining class other than 0.
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Hangul syllables are composed by arithmetic: Unicode standard, section 3.12. */
+/* Hangul syllables are composed by arithmetic: see section 3.12 of the Unicode standard. */
 #define HANGUL_S       0xac00u
 #define HANGUL_L       0x1100u
 #define HANGUL_V       0x1161u
@@ -25,13 +25,13 @@ struct evq_unicode_class { // A combining class other than 0.
 #define HANGUL_T_COUNT 28u
 #define HANGUL_S_COUNT (HANGUL_L_COUNT * HANGUL_V_COUNT * HANGUL_T_COUNT)
 
-#define CLASS_SHIFT 24 // In a work item: the combining class above the code point.
+#define CLASS_SHIFT 24 // A work item has the combining class above the code point.
 #define CODE_MASK   0xffffffu
 
 static int by_code(const void *key, const void *item)
 {
     const uint32_t code = *(const uint32_t *)key;
-    const uint32_t other = *(const uint32_t *)item; // Both tables' entries begin with it.
+    const uint32_t other = *(const uint32_t *)item; // The entries of both tables begin with it.
 
     return (code > other) - (code < other);
 }
@@ -54,7 +54,7 @@ static void push(uint32_t code, struct evq_buffer *work)
 
 static void decompose(uint32_t code, struct evq_buffer *work)
 {
-    uint32_t tails[8]; // Deeper than any decomposition goes.
+    uint32_t tails[8]; // No decomposition is deeper than this.
     size_t count = 0;
 
     const uint32_t syllable = code - HANGUL_S;
@@ -66,7 +66,7 @@ static void decompose(uint32_t code, struct evq_buffer *work)
         }
         return;
     }
-    for (;;) { // Only the first of a pair decomposes further.
+    for (;;) { // Only the first character of a pair decomposes further.
         const struct evq_unicode_pair *found = bsearch(&code, decompositions, COUNT(decompositions),
                                                        sizeof(decompositions[0]), by_code);
         if (found == NULL || count == COUNT(tails)) {
@@ -83,7 +83,7 @@ static void decompose(uint32_t code, struct evq_buffer *work)
     }
 }
 
-/* The character that the two make together, or 0. */
+/* The character that both compose to, or 0. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
     size_t low = 0;
@@ -113,8 +113,8 @@ static uint32_t compose(uint32_t first, uint32_t second)
     return pair->first == first && pair->second == second ? pair->code : 0;
 }
 
-/* Stable by class: marks of one class keep their order. Counting, so that no run of marks, however
- * long, costs more than its length. */
+/* Sorts by class and keeps the order within a class. It counts instead of comparing, so that a run
+ * of marks costs time in proportion to its length. */
 static void sort_marks(uint32_t *items, size_t count, uint32_t *spare)
 {
     size_t starts[257] = {0};
@@ -148,12 +148,12 @@ static void order(uint32_t *items, size_t count, uint32_t *spare)
     }
 }
 
-/* Joins what composes, in place; returns the new count. Unicode standard, D117. */
+/* Joins what composes, in place, and returns the new count. See D117 of the Unicode standard. */
 static size_t join(uint32_t *items, size_t count)
 {
     size_t kept = 0;
     size_t starter = SIZE_MAX;
-    uint32_t class_before = 0; // Of the last kept item after the starter; 0: none.
+    uint32_t class_before = 0; // Class of the last kept item after the starter; 0: none.
 
     for (size_t i = 0; i < count; i++) {
         const uint32_t class = items[i] >> CLASS_SHIFT;
@@ -161,7 +161,7 @@ static size_t join(uint32_t *items, size_t count)
         if (starter != SIZE_MAX && (adjacent || class_before < class)) {
             const uint32_t joined = compose(items[starter] & CODE_MASK, items[i] & CODE_MASK);
             if (joined != 0) {
-                items[starter] = joined; // Of class 0, as all composed characters.
+                items[starter] = joined; // All composed characters have class 0.
                 continue;
             }
         }
@@ -174,7 +174,7 @@ static size_t join(uint32_t *items, size_t count)
     return kept;
 }
 
-/* work: items of one stretch, followed by as much room to sort in. */
+/* Writes the items in work, which are followed by as much room for sorting. */
 static void flush(struct evq_buffer *work, struct evq_buffer *out)
 {
     const size_t count = work->bytes / sizeof(uint32_t);
@@ -213,7 +213,7 @@ size_t evq_unicode_nfc_same(const char *text, size_t bytes)
             }
         }
         if ((evq_unicode_at(start + i, &length) & EVQ_UNICODE_NFC) != 0) {
-            return before; // It may join the one before it.
+            return before; // The character may join with the one before it.
         }
         before = i;
         i += length;
@@ -228,7 +228,8 @@ void evq_unicode_nfc(const char *text, size_t bytes, struct evq_buffer *work,
     while (bytes > 0 && !work->failed && !out->failed) {
         const size_t same = evq_unicode_nfc_same(text, bytes);
         evq_buffer_append(out, text, same);
-        // The character before, then all that may change: up to the next that nothing joins.
+        // Starts at the character before, and takes everything that may change, up to the next
+        // character that nothing joins with.
         size_t i = same;
         bool first = true;
         while (i < bytes) {

@@ -2,13 +2,14 @@
 
 #include <string.h>
 
-/* Bytes of the valid sequence at `at`, or 0; then *ret_part is how many of its bytes could begin
- * one (at least 1): what a decoder replaces as a whole. */
+/* Length of the valid sequence at `at`, or 0. In that case, *ret_part is how many of its bytes
+ * could begin a sequence (at least 1); a decoder replaces these together. */
 static size_t sequence(const unsigned char *at, size_t left, size_t *ret_part)
 {
     const unsigned char lead = at[0];
     const size_t wanted = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-    // The second byte's range excludes overlong forms, surrogates and what is past U+10FFFF.
+    // The range of the second byte excludes overlong forms, surrogates, and code points above
+    // U+10FFFF.
     const unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
     const unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
 
@@ -61,7 +62,8 @@ void evq_utf8_repair(const char *text, size_t bytes, struct evq_buffer *out)
         bytes -= valid;
         if (bytes > 0) {
             size_t part = 1;
-            (void)sequence((const unsigned char *)text, bytes, &part); // 0: it is not valid.
+            // The result 0 means that it is not valid.
+            (void)sequence((const unsigned char *)text, bytes, &part);
             evq_buffer_append(out, "\xef\xbf\xbd", 3);
             text += part;
             bytes -= part;

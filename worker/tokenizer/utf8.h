@@ -1,5 +1,5 @@
 /*
- * UTF-8 text as tokenizers walk it. Any thread.
+ * Reads and writes UTF-8 text. Any thread.
  */
 #ifndef EVQ_WORKER_TOKENIZER_UTF8_H
 #define EVQ_WORKER_TOKENIZER_UTF8_H
@@ -10,14 +10,14 @@
 
 #include "shared/base/buffer.h"
 
-/* How many of the bytes are valid UTF-8, counted from the start: bytes when all are. */
+/* Length of the valid UTF-8 at the beginning of text; bytes: all of it. */
 size_t evq_utf8_valid(const char *text, size_t bytes);
 
-/* Appends text with U+FFFD for what is no UTF-8, one for each maximal part of a sequence, as
+/* Appends text with U+FFFD in place of invalid bytes, one for each maximal part of a sequence, as
  * Python's bytes.decode(errors="replace") does. */
 void evq_utf8_repair(const char *text, size_t bytes, struct evq_buffer *out);
 
-/* The code point at `at`, of valid UTF-8 with at < end; *ret_bytes is its length. */
+/* The code point at `at`, in valid UTF-8 with at < end. *ret_bytes is its length. */
 static inline uint32_t evq_utf8_code(const unsigned char *at, size_t *ret_bytes)
 {
     if (at[0] < 0x80) {
@@ -37,11 +37,11 @@ static inline uint32_t evq_utf8_code(const unsigned char *at, size_t *ret_bytes)
            (uint32_t)(at[2] & 0x3f) << 6 | (at[3] & 0x3f);
 }
 
-/* The code point that ends at `end`, of valid UTF-8 with start < end. */
+/* The code point that ends at `end`, in valid UTF-8 with start < end. */
 uint32_t evq_utf8_code_before(const unsigned char *start, const unsigned char *end,
                               size_t *ret_bytes);
 
-/* Writes code as UTF-8 to out (room for 4); returns its bytes. */
+/* Writes the code point as UTF-8 to out, which has room for 4 bytes. Returns its length. */
 size_t evq_utf8_put(uint32_t code, char *out);
 
 #endif

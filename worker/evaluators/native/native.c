@@ -11,7 +11,7 @@
 #include "worker/evaluators/native/native_run.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 
-#define AHEAD_PATIENCE_MS 2000 // Less than a child has to end.
+#define AHEAD_PATIENCE_MS 2000 // This is less than the time that a child has to exit.
 
 static void free_dataset(void *thing)
 {
@@ -46,7 +46,7 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
         status = evq_loader_new(native->backend.ops, native->state, threads, &native->loader, err);
     }
     if (status != EVQ_OK) {
-        (void)evq_native_close(native); // Nothing was loaded ahead.
+        (void)evq_native_close(native); // Nothing was prefetched.
         return status;
     }
     native->backend.ops->caps(native->state, &native->caps);
@@ -116,8 +116,7 @@ bool evq_native_close(struct evq_native *native)
     return whole;
 }
 
-/* What a reader of the numbers must know of how they came about; "": nothing. NULL: out of memory.
- */
+/* A note for readers of the numbers about how they were computed; "": none. NULL: out of memory. */
 static const char *result_note(const struct evq_native_run *run, struct evq_arena *arena)
 {
     const char *ignored = run->native->model->ignored;
@@ -166,7 +165,7 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
     enum evq_status status = evq_task_store(run->task, sums, result, err);
     if (status == EVQ_OK && (request->shard_count == 0 || request->shard < 0)) {
         status = evq_task_metrics(run->task, run->config, result,
-                                  err); // A shard's are formed by the merge.
+                                  err); // The merge forms the metrics of shards.
     }
     if (status == EVQ_OK && run->report->task != NULL) {
         status = run->report->task(run->report->context, result, err);
@@ -224,7 +223,7 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
         status = run_task(&run, err);
         if (status != EVQ_OK && status != EVQ_E_STOPPED) {
             (void)evq_error_prefix(err, "task '%s'",
-                                   run.config->name); // Returns what status already is.
+                                   run.config->name); // It returns the status that it was given.
         }
     }
     evq_native_close_checkpoint(&run);

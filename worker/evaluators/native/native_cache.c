@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Makes the one at `at` the first. */
+/* Moves the entry at index `at` to the front. */
 static void move_up(struct evq_warm *warm, size_t at)
 {
     void *thing = warm->things[at];

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ROOTS_MAX 64 // Looked in for the base of an adapter.
+#define ROOTS_MAX 64 // Roots in which the base of an adapter is searched.
 
-/* The directories of the configured roots, beneath which an adapter's base may lie; one that is not
- * there now holds none. */
+/* Opens the directories of the configured roots, which may contain an adapter's base. A missing
+ * directory is skipped. */
 static size_t open_roots(const struct evq_config *config, int *fds)
 {
     size_t count = 0;
@@ -35,7 +35,7 @@ static enum evq_status open_path(const struct evq_eval_request *request,
                              strerror(errno));
     }
     const enum evq_status status = evq_checkpoint_open(fd, ".", options, ret_checkpoint, err);
-    (void)close(fd); // Opened for reading: nothing to lose.
+    (void)close(fd); // It was opened for reading, so a failed close loses nothing.
     return status;
 }
 
@@ -56,7 +56,7 @@ enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *reques
     options.root_count = open_roots(request->config, root_fds);
     const enum evq_status status = open_path(request, &options, ret_checkpoint, err);
     for (size_t i = 0; i < options.root_count; i++) {
-        (void)close(root_fds[i]); // Directories: nothing to lose.
+        (void)close(root_fds[i]); // They are directories, so a failed close loses nothing.
     }
     return status;
 }

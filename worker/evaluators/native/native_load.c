@@ -16,7 +16,8 @@ void evq_native_close_checkpoint(struct evq_native_run *run)
 {
     evq_checkpoint_close(run->checkpoint);
     run->checkpoint = NULL;
-    run->loaded = NULL; // Its tensors are gone; the backend's memory is used again.
+    // The model's tensors are gone, and the backend's memory is used for the new ones.
+    run->loaded = NULL;
 }
 
 static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
@@ -24,9 +25,8 @@ static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
     return evq_native_progress(context, ", loading weights", done, total);
 }
 
-/* Transformers 5 takes such a head as it is, 4 the embedding in its place: neither is to be
- * guessed.
- */
+/* Transformers 5 uses an own head of a tied model, and Transformers 4 uses the embedding instead.
+ * evalq does not guess: it refuses if both differ. */
 static enum evq_status check_tied(const struct evq_native_run *run, const struct evq_model *model,
                                   struct evq_error *err)
 {
@@ -56,7 +56,7 @@ static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_
     return loaded->tied_differ ? check_tied(run, model, err) : EVQ_OK;
 }
 
-/* The weights may be on the device already. */
+/* Uses prefetched weights if there are any for this job. */
 static enum evq_status take_prefetch(struct evq_native_run *run, struct evq_error *err)
 {
     struct evq_native *native = run->native;
@@ -70,7 +70,7 @@ static enum evq_status take_prefetch(struct evq_native_run *run, struct evq_erro
                                        native->state, &run->checkpoint, &model, &loaded, err)
             : EVQ_OK;
     if (model != NULL) {
-        evq_model_free(native->model); // The backend let its plan go.
+        evq_model_free(native->model); // The backend no longer uses its plan.
         native->model = run->loaded = model;
         evq_log(EVQ_LOG_INFO, "prefetch_used", "checkpoint=%s bytes=%lld", run->checkpoint->path,
                 (long long)loaded.bytes);
@@ -113,7 +113,7 @@ static enum evq_status prepare_once(struct evq_native_run *run, const struct evq
     return status == EVQ_OK && load ? load_weights(run, model, err) : status;
 }
 
-/* What is loaded for a later job makes room for this one. */
+/* Prepares the plan. If memory is short, the prefetched weights of a later job are dropped. */
 static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
                                struct evq_error *err)
 {
@@ -124,7 +124,7 @@ static enum evq_status prepare(struct evq_native_run *run, const struct evq_mode
                : status;
 }
 
-/* Smaller batches until there is memory for them and for loading, as long as rows_least do. */
+/* Halves the batch until there is enough memory for it and for loading, down to rows_least rows. */
 static enum evq_status fit(struct evq_native_run *run, struct evq_model *model, bool load,
                            int32_t rows_least, struct evq_error *err)
 {
@@ -144,14 +144,15 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
 {
     struct evq_native *native = run->native;
     const bool loaded = run->loaded != NULL && evq_model_same_weights(run->loaded, model) &&
-                        run->loaded->plan.compute == model->plan.compute; // Kept as it computes.
+                        // The weights are loaded in the form for this way to compute.
+                        run->loaded->plan.compute == model->plan.compute;
 
-    run->loaded = NULL; // Until it is certain again.
+    run->loaded = NULL; // Until the load has succeeded, the content of the memory is not known.
     enum evq_status status = fit(run, model, !loaded, rows_least, err);
     if (status == EVQ_OK && loaded && run->tied_differ) {
-        status = check_tied(run, model, err); // What this task says of it.
+        status = check_tied(run, model, err); // Each task has its own options about tied heads.
     }
-    evq_model_free(native->model); // The backend let its plan go.
+    evq_model_free(native->model); // The backend no longer uses its plan.
     native->model = model;
     run->rows = model->plan.rows_max;
     if (status == EVQ_OK) {
@@ -171,7 +172,7 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
     const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
 
     if (evq_native_prefetch_drop(run->native->prefetch)) {
-        return EVQ_OK; // There is memory now for the batch as it was.
+        return EVQ_OK; // Dropping the prefetched weights freed enough memory for the whole batch.
     }
     if (run->rows / 2 < rows_least) {
         return evq_error_set(err, EVQ_E_NOMEM, "batches of %d rows do not fit into memory",
@@ -211,6 +212,6 @@ void evq_native_tell(void *listener)
     if (now_ms - run->told_ms >= TELL_MS) {
         run->told_ms = now_ms;
         const enum evq_status ignored = evq_native_progress(run, "", run->done, run->total);
-        (void)ignored; // Whoever asks to stop says so again when the batch ends.
+        (void)ignored; // A request to stop is repeated when the batch ends.
     }
 }

@@ -1,6 +1,6 @@
 #include "worker/evaluators/native/native_model.h"
 
-/* Whether all matrices are bf16 or fp16; norms and biases may be kept in fp32 beside them. */
+/* Whether all matrices are bf16 or fp16. Norms and biases may be fp32. */
 static bool has_half_weights(const struct evq_model *model)
 {
     bool half = true;

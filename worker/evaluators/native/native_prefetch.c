@@ -15,36 +15,38 @@
 #include "worker/evaluators/native/native_model.h"
 #include "worker/evaluators/placement.h"
 
-/* Of patience: so long the next load waits for the piece of the one before it. */
+/* The next prefetch waits for this fraction of patience until the one before it has stopped. */
 #define TURN_SHARE 20
 
 struct evq_native_prefetch {
-    struct evq_backend backend; // Opened when something is loaded for the first time.
+    struct evq_backend backend; // It is opened at the first prefetch.
     int32_t threads;
     int64_t patience_ms;
     bool dropped;
-    bool taking; // Within evq_native_prefetch_take(), which tells progress, who may begin the next.
+    // We are inside evq_native_prefetch_take(), whose progress listener may begin the next
+    // prefetch.
+    bool taking;
 
-    // Of the latest job.
+    // The latest job: its thread was started, and may have ended.
     bool begun; // There is a thread, which may have ended.
-    bool hangs; // It was waited for in vain.
+    bool hangs; // The thread did not stop in time.
     pthread_t thread;
 
-    // While the thread lives they are its alone.
+    // While the thread runs, only the thread uses these. The second set of weights; NULL: none yet.
     void *state; // The second set's; NULL: there is none yet.
     struct evq_loader *loader;
     struct evq_job *job;
-    bool fast_bf16;                  // As for evq_native_model_build().
-    struct evq_eval_request request; // Its; root_fd is ours, -1: none.
+    bool fast_bf16;                  // As in evq_native_model_build().
+    struct evq_eval_request request; // The job's request; root_fd is ours; -1: none.
     struct evq_checkpoint *checkpoint;
     struct evq_model *model;
     struct evq_loaded loaded;
     enum evq_status status;
 
-    pthread_mutex_t lock;   // Of all below.
-    pthread_cond_t changed; // By the monotonic clock.
+    pthread_mutex_t lock;   // It protects everything below.
+    pthread_cond_t changed; // It uses the monotonic clock.
     bool ended, stop;
-    bool left;           // The evaluator is gone: the thread frees all when it ends.
+    bool left;           // The evaluator is gone, so the thread frees everything when it ends.
     int64_t done, total; // Bytes.
 };
 
@@ -76,7 +78,8 @@ enum evq_status evq_native_prefetch_new(const struct evq_backend *backend, int32
     return EVQ_OK;
 }
 
-/* Of a job whose thread has ended, or never began; the memory stays for the next. */
+/* Frees the job after its thread has ended, or if it was never started. The device memory is kept
+ * for the next one. */
 static void job_close(struct evq_native_prefetch *prefetch)
 {
     evq_model_free(prefetch->model);
@@ -89,7 +92,7 @@ static void job_close(struct evq_native_prefetch *prefetch)
     prefetch->request.root_fd = -1;
 }
 
-/* No thread works with it. */
+/* Frees the second set of weights. No thread may use it. */
 static void second_set_close(struct evq_native_prefetch *prefetch)
 {
     evq_loader_free(prefetch->loader);
@@ -115,7 +118,8 @@ static enum evq_status tell(void *context, int64_t done, int64_t total)
 {
     struct evq_native_prefetch *prefetch = context;
 
-    (void)pthread_mutex_lock(&prefetch->lock); // Fails for a broken mutex only; so do all below.
+    // This fails only for a broken mutex, as do the calls below.
+    (void)pthread_mutex_lock(&prefetch->lock);
     prefetch->done = done;
     prefetch->total = total;
     const bool stop = prefetch->stop;
@@ -124,7 +128,7 @@ static enum evq_status tell(void *context, int64_t done, int64_t total)
     return stop ? EVQ_E_STOPPED : EVQ_OK;
 }
 
-/* What the first task of the suite will compute with. */
+/* Builds the model of the first task of the suite. */
 static enum evq_status open_model(struct evq_native_prefetch *prefetch)
 {
     const struct evq_task_config *config = &prefetch->request.suite->tasks[0];
@@ -133,9 +137,10 @@ static enum evq_status open_model(struct evq_native_prefetch *prefetch)
 
     enum evq_status status = evq_task_find(config, &task, NULL);
     if (status == EVQ_OK && task->tokens == NULL) {
-        return EVQ_E_UNSUPPORTED; // Models of samples are small: nothing to gain.
+        return EVQ_E_UNSUPPORTED; // Models of samples are small, so a prefetch gains nothing.
     }
-    if (status == EVQ_OK) { // Here, and not where the job is taken over: it may hang.
+    // This is done here, and not when the job is taken over, because it may hang.
+    if (status == EVQ_OK) {
         prefetch->request.root_fd =
             open(prefetch->request.root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         status = prefetch->request.root_fd >= 0 ? EVQ_OK : EVQ_E_IO;
@@ -204,7 +209,7 @@ static void *prefetch_main(void *context)
 
 /* ---- the evaluator's thread ---- */
 
-/* With the lock held; false: the time is over. */
+/* Waits with the lock held. False: the time is over. */
 static bool wait_until(struct evq_native_prefetch *prefetch, int64_t end_ms)
 {
     const struct timespec end = {.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
@@ -212,8 +217,8 @@ static bool wait_until(struct evq_native_prefetch *prefetch, int64_t end_ms)
     return pthread_cond_timedwait(&prefetch->changed, &prefetch->lock, &end) == 0;
 }
 
-/* Tells it to stop. Whatever was loaded, or is being loaded, is nobody's; one that still reads may
- * hang, and is not waited for: until it ends there is no other. */
+/* Tells the thread to stop and discards what it loaded. It does not wait for a thread that reads
+ * and may hang; until that thread ends, no other is started. */
 static void forget(struct evq_native_prefetch *prefetch)
 {
     bool ended = true;
@@ -228,13 +233,14 @@ static void forget(struct evq_native_prefetch *prefetch)
         return;
     }
     if (prefetch->begun) {
-        (void)pthread_join(prefetch->thread, NULL); // Fails for no thread of ours.
+        (void)pthread_join(prefetch->thread, NULL); // This cannot fail for our own thread.
     }
     prefetch->begun = prefetch->hangs = false;
     job_close(prefetch);
 }
 
-/* As forget(), and waits a while for the piece that is being read; once for a load that hangs. */
+/* Like forget(), but waits a while for the piece that is being read. It waits only once for a load
+ * that hangs. */
 static void forget_within(struct evq_native_prefetch *prefetch, int64_t wait_ms)
 {
     const int64_t end_ms = evq_clock_mono_ms() + wait_ms;
@@ -250,7 +256,7 @@ static void forget_within(struct evq_native_prefetch *prefetch, int64_t wait_ms)
     }
 }
 
-/* Signals are for the threads of the program. */
+/* Starts the thread with all signals blocked, because signals are for the program's own threads. */
 static bool thread_start(struct evq_native_prefetch *prefetch)
 {
     sigset_t all;
@@ -315,8 +321,8 @@ void evq_native_prefetch_meet(struct evq_native_prefetch *prefetch,
     }
 }
 
-/* Tells nothing where nothing moves: a load that hangs must not pass for one that goes on. False:
- * it has not ended, since it hangs or (status) one was told to stop. */
+/* Waits for the load. It reports progress only if the load moves, so that a hanging load is
+ * noticed. False: the load has not ended, because it hangs or because *status tells to stop. */
 static bool await(struct evq_native_prefetch *prefetch, const struct evq_progress *progress,
                   enum evq_status *status)
 {
@@ -390,9 +396,10 @@ bool evq_native_prefetch_drop(struct evq_native_prefetch *prefetch)
     }
     forget_within(prefetch, prefetch->patience_ms);
     if (prefetch->begun) {
-        return false; // What hangs holds its memory.
+        return false; // A load that hangs keeps its memory.
     }
-    prefetch->dropped = prefetch->state != NULL; // It would be so again with the next job.
+    // The next job would need the memory again, so there is no further prefetch.
+    prefetch->dropped = prefetch->state != NULL;
     second_set_close(prefetch);
     return prefetch->dropped;
 }
@@ -410,10 +417,10 @@ bool evq_native_prefetch_free(struct evq_native_prefetch *prefetch)
         const bool left = prefetch->left;
         (void)pthread_mutex_unlock(&prefetch->lock);
         if (left) {
-            (void)pthread_detach(thread); // Fails for no thread of ours.
+            (void)pthread_detach(thread); // This cannot fail for our own thread.
             return false;
         }
-        forget(prefetch); // It has ended just now.
+        forget(prefetch); // The thread has ended just now.
     }
     prefetch_destroy(prefetch);
     return true;

@@ -5,10 +5,10 @@
 #include "shared/base/clock.h"
 
 #define BATCH_ROWS_MAX   8192
-#define BATCH_INPUTS_MAX ((int64_t)1 << 24) // Values: 64 MiB.
+#define BATCH_INPUTS_MAX ((int64_t)1 << 24) // Values; this is 64 MiB.
 #define BATCH_ROWS_STEP  256
 
-struct wanted { // Of a data set.
+struct wanted { // The data set that a task needs.
     const struct evq_task_config *config;
     enum evq_answer_kind answers;
     const char *directory;
@@ -21,7 +21,7 @@ static bool same_dataset(const void *thing, const void *key)
     return evq_dataset_current(thing, wanted->config, wanted->answers, wanted->directory);
 }
 
-/* From the data sets kept warm, or from its files. */
+/* Finds the data set in the cache, or reads its files. */
 static enum evq_status find_dataset(struct evq_native_run *run,
                                     const struct evq_dataset **ret_dataset, struct evq_error *err)
 {
@@ -95,7 +95,8 @@ static enum evq_status build_model(struct evq_native_run *run, const struct evq_
 static enum evq_status grow_inputs(struct evq_native *native, size_t values, struct evq_error *err)
 {
     const size_t bytes =
-        values * sizeof(float); // At most BATCH_INPUTS_MAX, or 256 rows of int32 columns.
+        // This is at most BATCH_INPUTS_MAX values, or 256 rows of int32 columns.
+        values * sizeof(float);
 
     if (bytes <= native->input_bytes) {
         return EVQ_OK;
@@ -113,7 +114,7 @@ static enum evq_status grow_inputs(struct evq_native *native, size_t values, str
     return status;
 }
 
-struct batch { // Its answers, and what came out.
+struct batch { // The answers of a batch, and its results.
     const struct evq_dataset *dataset;
     int32_t *labels;
     float *targets;
@@ -142,8 +143,8 @@ static void batch_free(struct batch *batch)
     free(batch->results);
 }
 
-/* For the batches' samples: where there is no memory for run->rows of them, what loading used, and
- * then for fewer. */
+/* Allocates the inputs of a batch. If memory is short, it frees the loader's memory, and then takes
+ * fewer rows. */
 static enum evq_status make_room(struct evq_native_run *run, struct batch *batch,
                                  struct evq_error *err)
 {
@@ -188,8 +189,8 @@ static enum evq_status run_batch(struct evq_native_run *run, const struct batch 
     return status;
 }
 
-/* Shard s takes the samples s, s + shard_count, s + 2 * shard_count, ...: none twice, none left
- * out. */
+/* Shard s takes the samples s, s + shard_count, s + 2 * shard_count and so on, so that each sample
+ * belongs to exactly one shard. */
 static enum evq_status run_batches(struct evq_native_run *run, const struct evq_dataset *dataset,
                                    struct evq_task_sum *sums, struct evq_error *err)
 {
@@ -206,7 +207,7 @@ static enum evq_status run_batches(struct evq_native_run *run, const struct evq_
         const int32_t rows = total - done < run->rows ? (int32_t)(total - done) : run->rows;
         run->done = done;
         status = run_batch(run, &batch, start + done * stride, stride, rows, sums, err);
-        if (status == EVQ_E_NOMEM) { // The same rows again, in smaller batches.
+        if (status == EVQ_E_NOMEM) { // The same rows are run again in smaller batches.
             status = evq_native_shrink(run, BATCH_ROWS_STEP, err);
         } else if (status == EVQ_OK) {
             done += rows;

@@ -13,14 +13,15 @@
 #include "worker/datasets/corpus.h"
 #include "worker/tokenizer/files.h"
 
-#define KEPT_BYTES ((size_t)64 << 20) // What a tokenizer counts as: a vocabulary of 150,000.
+// Bytes that one tokenizer counts for in the cache; enough for a vocabulary of 150,000.
+#define KEPT_BYTES ((size_t)64 << 20)
 
 struct kept {
     XXH128_hash_t content;
     struct evq_tokenizer *tokenizer;
 };
 
-struct place { // Where a tokenizer lies.
+struct place { // Where a tokenizer is found.
     int root_fd;
     char *path;
 };
@@ -54,7 +55,8 @@ static char *folder_of(int root_fd, const char *path)
 
 static bool has_tokenizer(const struct place *place)
 {
-    struct evq_tokenizer_files *files = malloc(sizeof(*files)); // Paths: too large for the stack.
+    // Its paths are too large for the stack.
+    struct evq_tokenizer_files *files = malloc(sizeof(*files));
     const bool has = files != NULL &&
                      evq_tokenizer_files_find(place->root_fd, place->path, files, NULL) == EVQ_OK;
 
@@ -62,7 +64,7 @@ static bool has_tokenizer(const struct place *place)
     return has;
 }
 
-/* An adapter that was saved without a tokenizer has its base's. */
+/* An adapter that was saved without a tokenizer uses the one of its base. */
 static void prefer_base(const struct evq_native_run *run, struct place *place)
 {
     struct place base = {0};
@@ -112,16 +114,16 @@ static void hash_file(XXH3_state_t *state, int folder_fd, const char *name)
     struct evq_error fault;
 
     evq_buffer_init(&file, EVQ_TOKENIZER_FILE_BYTES_MAX);
-    // What cannot be read is refused in a sentence when the tokenizer is opened.
+    // A file that cannot be read is reported when the tokenizer is opened.
     if (evq_file_read(folder_fd, name, 0, EVQ_TOKENIZER_FILE_BYTES_MAX, &file, &fault) == EVQ_OK) {
-        (void)XXH3_128bits_update(state, name, strlen(name) + 1); // Fails for NULL only.
+        (void)XXH3_128bits_update(state, name, strlen(name) + 1); // This fails only for NULL.
         (void)XXH3_128bits_update(state, &file.bytes, sizeof(file.bytes));
         (void)XXH3_128bits_update(state, file.data, file.bytes);
     }
     evq_buffer_free(&file);
 }
 
-/* Of all files that may say something about a tokenizer: their names and their bytes. */
+/* Hashes names and content of all files that may describe a tokenizer. */
 static enum evq_status hash_files(const struct place *place, XXH128_hash_t *ret_hash,
                                   struct evq_error *err)
 {
@@ -137,7 +139,7 @@ static enum evq_status hash_files(const struct place *place, XXH128_hash_t *ret_
         free(folder);
         return evq_error_set(err, EVQ_E_NOMEM, "tokenizer");
     }
-    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+    (void)XXH3_128bits_reset(state); // This fails only for a NULL state.
     if (strcmp(folder, place->path) != 0) {
         hash_file(state, place->root_fd, place->path);
     }
@@ -152,7 +154,7 @@ static enum evq_status hash_files(const struct place *place, XXH128_hash_t *ret_
     return EVQ_OK;
 }
 
-/* Opens what find_place() found and keeps it. */
+/* Opens the tokenizer that find_place() found, and caches it. */
 static enum evq_status open_kept(struct evq_native_run *run, const struct place *place,
                                  XXH128_hash_t content, struct kept **ret_kept,
                                  struct evq_error *err)

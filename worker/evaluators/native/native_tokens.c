@@ -1,5 +1,5 @@
-/* Tasks over tokens: windows of a corpus packed into batches, the longest first, so that every
- * batch is full and the shortest are left for the end. */
+/* Runs tasks over tokens. Windows of a corpus are packed into batches, the longest first, so that
+ * every batch is full. */
 #include "worker/evaluators/native/native_run.h"
 
 #include <math.h>
@@ -10,9 +10,9 @@
 #include "worker/evaluators/native/native_model.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 
-#define DEVICE_BATCH_ROWS 32768 // Of each.
+#define DEVICE_BATCH_ROWS 32768 // Most rows of a batch on a device.
 
-struct place { // Of a window in the order of execution.
+struct place { // Where a window is in the order of execution.
     int32_t rows;
     int64_t window;
 };
@@ -21,7 +21,7 @@ struct packing {
     const struct evq_windows *windows;
     struct place *order;
     int32_t rows_max, scores_max;
-    struct evq_batch batch; // Its arrays are those below.
+    struct evq_batch batch; // Its arrays are the ones below.
     int32_t *tokens, *starts, *score_rows, *score_targets;
     int64_t *score_windows;
     struct evq_row_result *results;
@@ -37,7 +37,7 @@ static enum evq_status tell_reading(void *context, int64_t done, int64_t total)
     return evq_native_progress(context, ", reading data", done, total);
 }
 
-/* From the tokens kept warm, or made anew. */
+/* Finds the corpus in the cache, or reads it. */
 static enum evq_status find_corpus(struct evq_native_run *run, const struct evq_corpus **ret_corpus,
                                    struct evq_error *err)
 {
@@ -87,7 +87,7 @@ static enum evq_status check_vocabulary(const struct evq_corpus *corpus, int32_t
                          corpus->counted ? ": the tokenizer does not fit the model" : "");
 }
 
-/* The windows of this shard, of the length the model or the task allows. */
+/* Makes the windows of this shard, as long as the model or the task allows. */
 static enum evq_status cut_windows(struct evq_native_run *run, const struct evq_model *model,
                                    int32_t length, struct evq_windows *windows,
                                    struct evq_error *err)
@@ -156,7 +156,7 @@ static enum evq_status load_model(struct evq_native_run *run, struct packing *pa
 static enum evq_status packing_alloc(struct packing *packing, struct evq_error *err)
 {
     const size_t rows = (size_t)packing->rows_max;
-    const size_t scores = 2 * rows; // Several may share a row.
+    const size_t scores = 2 * rows; // Several scores may belong to one row.
 
     packing->scores_max = 2 * packing->rows_max;
     packing->tokens = calloc(rows, sizeof(*packing->tokens));
@@ -188,7 +188,7 @@ static void packing_free(struct packing *packing)
     free(packing->results);
 }
 
-/* Token i of a window, prefix and all. */
+/* Token i of a window, including the prefix. */
 static int32_t token_at(const struct evq_windows *windows, const struct evq_window *window,
                         int32_t i)
 {
@@ -197,7 +197,7 @@ static int32_t token_at(const struct evq_windows *windows, const struct evq_wind
     return at < 0 ? windows->corpus->prefix : windows->corpus->tokens.ids[window->first + at];
 }
 
-/* Whether the window's inputs are those of the sequence packed last, and each has one score. */
+/* Whether the window has the same inputs as the sequence packed last, and each has one score. */
 static bool shares_inputs(const struct packing *packing, const struct evq_window *window)
 {
     const struct evq_batch *batch = &packing->batch;
@@ -215,7 +215,7 @@ static bool shares_inputs(const struct packing *packing, const struct evq_window
     return same;
 }
 
-/* Adds a window to the batch; false, and nothing is added: it is full. */
+/* Adds a window to the batch. False: the batch is full, and nothing was added. */
 static bool pack(struct packing *packing, int64_t at)
 {
     const struct evq_window *window = &packing->windows->items[at];
@@ -242,7 +242,7 @@ static bool pack(struct packing *packing, int64_t at)
     return true;
 }
 
-/* Scores of a window lie side by side: added up in registers, as the device waits meanwhile. */
+/* The scores of a window are adjacent, so they are added in registers while the device waits. */
 static void collect(const struct packing *packing)
 {
     const int64_t *windows = packing->score_windows;
@@ -277,7 +277,7 @@ static enum evq_status run_windows(struct evq_native_run *run, struct packing *p
             done++;
         }
         status = native->backend.ops->exec(native->state, &packing->batch, packing->results, err);
-        if (status == EVQ_E_NOMEM) { // The same windows again, in smaller batches.
+        if (status == EVQ_E_NOMEM) { // The same windows are run again in smaller batches.
             done = began;
             status = evq_native_shrink(run, packing->order[0].rows, err);
             packing->rows_max = run->rows;
@@ -291,7 +291,7 @@ static enum evq_status run_windows(struct evq_native_run *run, struct packing *p
     return status;
 }
 
-/* Takes the model over. */
+/* Scores all windows. Takes over the model. */
 static enum evq_status score_windows(struct evq_native_run *run, struct evq_model *model,
                                      struct evq_windows *windows, struct evq_error *err)
 {
