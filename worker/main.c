@@ -28,7 +28,7 @@ int main(int argc, char **argv)
         return (int)evq_inspect_main(&options);
     case EVQ_COMMAND_CHILD:
         return (int)evq_child_main(&options);
-    case EVQ_COMMAND_AHEAD:
+    case EVQ_COMMAND_PREFETCH:
         return (int)evq_prefetch_reader_main(&options);
     default:
         return (int)evq_supervisor_main(&options);

@@ -95,7 +95,7 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
     } else if (strcmp(command, "child") == 0) {
         options->command = EVQ_COMMAND_CHILD;
     } else if (strcmp(command, "prefetch") == 0) {
-        options->command = EVQ_COMMAND_AHEAD;
+        options->command = EVQ_COMMAND_PREFETCH;
     } else {
         return evq_error_set(err, EVQ_E_INVALID,
                              "unknown command '%s': expected run, eval or inspect", command);

@@ -16,12 +16,12 @@
 /* The first line is the template, the others are objects. */
 static void expand(const char *text, size_t bytes)
 {
-    struct evq_line_pipe lines = {.name = "fuzz", .at = text, .end = text + bytes};
+    struct evq_jsonl lines = {.name = "fuzz", .at = text, .end = text + bytes};
     struct evq_error err;
     const char *line = NULL;
     size_t length = 0;
 
-    if (!evq_line_pipe_next(&lines, &line, &length)) {
+    if (!evq_jsonl_line(&lines, &line, &length)) {
         return;
     }
     char *pattern = strndup(line, length);

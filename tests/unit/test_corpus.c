@@ -223,7 +223,7 @@ static void jsonl_reads_what_stands_beside_an_integer_of_more_than_64_bits(void 
         "{\"n\": 18446744073709551616, \"a\": \"99999999999999999999\\\" -1\", \"l\": "
         "[-9223372036854775809,7,-9223372036854775808], \"r\": 0.5}\n"
         "{\"n\": 099999999999999999999}\n{\"n\": 1e999}\n";
-    struct evq_line_pipe lines = {.name = "x", .at = text, .end = text + sizeof(text) - 1};
+    struct evq_jsonl lines = {.name = "x", .at = text, .end = text + sizeof(text) - 1};
     struct evq_error err;
     struct evq_buffer out;
     json_t *object = NULL;

@@ -204,18 +204,18 @@ static void several_devices_give_what_one_gives(void **state)
         weights_put(&evq_backend_cpu, alone);
         for (size_t lanes = 1; lanes <= LANES; lanes++) {
             void *several = several_of(&evq_backend_cpu, lanes);
-            assert_int_equal(evq_backend_several.prepare(several, &plans[p], &err), EVQ_OK);
-            weights_put(&evq_backend_several, several);
+            assert_int_equal(evq_multi_device_backend.prepare(several, &plans[p], &err), EVQ_OK);
+            weights_put(&evq_multi_device_backend, several);
             for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
                 batch_make(&made, &plans[p], shapes[i][0], shapes[i][1]);
                 memset(many, 0xff, sizeof(many)); // What is not filled differs.
                 assert_int_equal(evq_backend_cpu.exec(alone, &made.batch, one, &err), EVQ_OK);
-                if (evq_backend_several.exec(several, &made.batch, many, &err) != EVQ_OK) {
+                if (evq_multi_device_backend.exec(several, &made.batch, many, &err) != EVQ_OK) {
                     fail_msg("%s", err.message);
                 }
                 assert_same(many, one, made.results);
             }
-            evq_backend_several.close(several);
+            evq_multi_device_backend.close(several);
         }
     }
     evq_backend_cpu.close(alone);
@@ -232,20 +232,20 @@ static void several_tell_of_all_their_devices(void **state)
 
     (void)state;
     void *several = several_of(&evq_backend_cpu, 3);
-    evq_backend_several.caps(several, &caps);
+    evq_multi_device_backend.caps(several, &caps);
     assert_memory_equal(caps.device, "3 x ", 4);
-    assert_int_equal(evq_backend_several.alloc(several, 100, &host, &err), EVQ_OK);
-    evq_backend_several.free(several, host);
-    assert_int_equal(evq_backend_several.prepare(several, &plans[0], &err), EVQ_OK);
-    weights_put(&evq_backend_several, several);
+    assert_int_equal(evq_multi_device_backend.alloc(several, 100, &host, &err), EVQ_OK);
+    evq_multi_device_backend.free(several, host);
+    assert_int_equal(evq_multi_device_backend.prepare(several, &plans[0], &err), EVQ_OK);
+    weights_put(&evq_multi_device_backend, several);
     batch_make(&made, &plans[0], ROWS, 9);
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_OK);
-    evq_backend_several.stats(several, &stats);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err), EVQ_OK);
+    evq_multi_device_backend.stats(several, &stats);
     assert_int_equal(stats.exec_calls, 1);
     assert_int_equal(stats.rows, ROWS);
     assert_true(stats.flops > 0 && stats.memory_bytes > 0);
-    evq_backend_several.close(several);
-    evq_backend_several.close(NULL);
+    evq_multi_device_backend.close(several);
+    evq_multi_device_backend.close(NULL);
 }
 
 /* ---- what fails on one of them ---- */
@@ -311,25 +311,27 @@ static void several_fail_with_the_one_that_fails(void **state)
     (void)state;
     void *several = several_of(&ops, 3);
     batch_make(&made, &plans[0], ROWS, 9);
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_E_BUG);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err), EVQ_E_BUG);
     failing = EVQ_E_NOMEM;
-    assert_int_equal(evq_backend_several.prepare(several, &plans[0], &err), EVQ_E_NOMEM);
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_E_BUG);
+    assert_int_equal(evq_multi_device_backend.prepare(several, &plans[0], &err), EVQ_E_NOMEM);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err), EVQ_E_BUG);
     failing = EVQ_E_DEVICE;
-    assert_int_equal(evq_backend_several.prepare(several, &plans[0], &err), EVQ_OK);
-    weights_put(&evq_backend_several, several);
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_E_DEVICE);
+    assert_int_equal(evq_multi_device_backend.prepare(several, &plans[0], &err), EVQ_OK);
+    weights_put(&evq_multi_device_backend, several);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err),
+                     EVQ_E_DEVICE);
     assert_string_equal(err.message, "device 1 of 3: an illegal address");
     failing = EVQ_OK;
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_OK);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err), EVQ_OK);
     made.tokens[ROWS - 1] = VOCABULARY; // Of the last device's part.
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err),
+                     EVQ_E_INVALID);
     made.tokens[ROWS - 1] = 0;
     made.score_rows[0] = ROWS - 1; // Not ascending.
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_E_BUG);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err), EVQ_E_BUG);
     made.batch.rows++;
-    assert_int_equal(evq_backend_several.exec(several, &made.batch, results, &err), EVQ_E_BUG);
-    evq_backend_several.close(several);
+    assert_int_equal(evq_multi_device_backend.exec(several, &made.batch, results, &err), EVQ_E_BUG);
+    evq_multi_device_backend.close(several);
     assert_int_equal(closed, 3);
 }
 
@@ -374,24 +376,24 @@ static void several_tell_what_any_of_them_does(void **state)
     assert_int_equal(sem_init(&heard, 0, 0), 0);
     ops.exec = telling_exec;
     void *several = several_of(&ops, 2);
-    assert_int_equal(evq_backend_several.prepare(several, &plans[0], &err), EVQ_OK);
-    weights_put(&evq_backend_several, several);
+    assert_int_equal(evq_multi_device_backend.prepare(several, &plans[0], &err), EVQ_OK);
+    weights_put(&evq_multi_device_backend, several);
     batch_make(&made, &plans[0], ROWS, 9);
     made.batch.tell = hear;
     made.batch.listener = &self;
     for (int times = 0; times < 3; times++) {
-        if (evq_backend_several.exec(several, &made.batch, results, &err) != EVQ_OK) {
+        if (evq_multi_device_backend.exec(several, &made.batch, results, &err) != EVQ_OK) {
             fail_msg("%s", err.message);
         }
     }
-    evq_backend_several.close(several);
+    evq_multi_device_backend.close(several);
     (void)sem_destroy(&heard);
 }
 
 static void several_open_all_or_none(void **state)
 {
     const struct evq_backend_ops ops = failing_ops();
-    const struct evq_backend_config configs[EVQ_SEVERAL_MAX + 1] = {{0}};
+    const struct evq_backend_config configs[EVQ_MULTI_DEVICE_MAX + 1] = {{0}};
     struct evq_error err = {0};
     void *several = NULL;
 
@@ -401,7 +403,7 @@ static void several_open_all_or_none(void **state)
     assert_int_equal(closed, 2);
     assert_null(several);
     assert_int_equal(evq_multi_device_open(&ops, configs, 0, &several, &err), EVQ_E_BUG);
-    assert_int_equal(evq_multi_device_open(&ops, configs, EVQ_SEVERAL_MAX + 1, &several, &err),
+    assert_int_equal(evq_multi_device_open(&ops, configs, EVQ_MULTI_DEVICE_MAX + 1, &several, &err),
                      EVQ_E_BUG);
 }
 
@@ -422,7 +424,7 @@ static void native_over(struct fixture *fx, size_t lanes)
     }
     native->backend.ops->close(native->state);
     native->state = several_of(&evq_backend_cpu, lanes);
-    native->backend.ops = &evq_backend_several;
+    native->backend.ops = &evq_multi_device_backend;
     native->backend.devices = (int32_t)lanes;
     assert_int_equal(evq_loader_new(native->backend.ops, native->state, 1, &native->loader, &err),
                      EVQ_OK);

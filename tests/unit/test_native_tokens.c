@@ -162,13 +162,13 @@ static void tokens_stay_warm_between_jobs(void **state)
     assert_ptr_equal(fx->native->tokenizers.things[0], tokenizer);
     assert_ptr_equal(fx->native->corpora.things[1], corpus);
     assert_int_equal(fx->seen.result->n, 1);
-    for (int i = 1; i <= 2 * EVQ_WARM_MAX; i++) { // What was used longest ago goes.
+    for (int i = 1; i <= 2 * EVQ_NATIVE_CACHE_MAX; i++) { // What was used longest ago goes.
         char text[32];
         (void)snprintf(text, sizeof(text), "Words%*d.\n", i, i); // Each of another size.
         write_file(fx, "data.txt", text);
         assert_runs(fx, task);
     }
-    for (size_t i = 0; i < EVQ_WARM_MAX; i++) {
+    for (size_t i = 0; i < EVQ_NATIVE_CACHE_MAX; i++) {
         assert_non_null(fx->native->corpora.things[i]);
     }
 }

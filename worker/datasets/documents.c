@@ -55,14 +55,14 @@ static enum evq_status add_pages(struct documents *documents, const char *text, 
     return status;
 }
 
-static enum evq_status add_lines(struct documents *documents, struct evq_line_pipe *lines,
+static enum evq_status add_lines(struct documents *documents, struct evq_jsonl *lines,
                                  struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     const char *line = NULL;
     size_t bytes = 0;
 
-    while (status == EVQ_OK && !full(documents) && evq_line_pipe_next(lines, &line, &bytes)) {
+    while (status == EVQ_OK && !full(documents) && evq_jsonl_line(lines, &line, &bytes)) {
         status = evq_corpus_left(documents->build, (size_t)(lines->end - line));
         if (status == EVQ_OK && evq_python_text_end(line, bytes) > 0) {
             status = add(documents, line, bytes, err);
@@ -71,7 +71,7 @@ static enum evq_status add_lines(struct documents *documents, struct evq_line_pi
     return status;
 }
 
-static enum evq_status add_objects(struct documents *documents, struct evq_line_pipe *lines,
+static enum evq_status add_objects(struct documents *documents, struct evq_jsonl *lines,
                                    const char *field, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -140,8 +140,7 @@ enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_er
         status = evq_corpus_file(build->corpus->name, &file, err);
     }
     const char *text = (const char *)file.data;
-    struct evq_line_pipe lines = {
-        .name = build->corpus->name, .at = text, .end = text + file.bytes};
+    struct evq_jsonl lines = {.name = build->corpus->name, .at = text, .end = text + file.bytes};
     build->file_bytes = (int64_t)file.bytes;
     if (status != EVQ_OK) {
         // The error was reported already.

@@ -8,7 +8,7 @@
 #include "shared/base/json_memory.h"
 #include "worker/datasets/python_text.h"
 
-bool evq_line_pipe_next(struct evq_line_pipe *lines, const char **ret_line, size_t *ret_bytes)
+bool evq_jsonl_line(struct evq_jsonl *lines, const char **ret_line, size_t *ret_bytes)
 {
     if (lines->at == lines->end) {
         return false;
@@ -73,8 +73,7 @@ static json_t *object_read(const char *line, size_t bytes, json_error_t *fault, 
     return object;
 }
 
-enum evq_status evq_jsonl_next(struct evq_line_pipe *lines, json_t **ret_object,
-                               struct evq_error *err)
+enum evq_status evq_jsonl_next(struct evq_jsonl *lines, json_t **ret_object, struct evq_error *err)
 {
     const char *line = NULL;
     size_t bytes = 0;
@@ -82,7 +81,7 @@ enum evq_status evq_jsonl_next(struct evq_line_pipe *lines, json_t **ret_object,
     json_error_t fault;
 
     do {
-        if (!evq_line_pipe_next(lines, &line, &bytes)) {
+        if (!evq_jsonl_line(lines, &line, &bytes)) {
             *ret_object = NULL;
             return EVQ_OK;
         }

@@ -18,9 +18,9 @@ struct items {
     struct evq_corpus_build *build;
     const struct evq_task_config *task;
     const char *template, *target, *delimiter, *label, *label_names;
-    bool last_word;              // The continuation is the last word of the template's text.
-    bool clean;                  // Texts are cleaned as for HellaSwag.
-    struct evq_line_pipe labels; // at NULL: each object contains its own label.
+    bool last_word;          // The continuation is the last word of the template's text.
+    bool clean;              // Texts are cleaned as for HellaSwag.
+    struct evq_jsonl labels; // at NULL: each object contains its own label.
     struct evq_buffer context, scratch;
     struct choice choices[EVQ_CORPUS_CHOICES_MAX];
     int32_t choice_count;
@@ -287,7 +287,7 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
     enum evq_status status = EVQ_OK;
 
     if (items->labels.at != NULL) {
-        if (!evq_line_pipe_next(&items->labels, &text, &bytes)) {
+        if (!evq_jsonl_line(&items->labels, &text, &bytes)) {
             return evq_error_set(err, EVQ_E_INVALID, "'%s' ends after line %" PRId64,
                                  items->labels.name, items->labels.number);
         }
@@ -377,7 +377,7 @@ static enum evq_status check_labels_end(struct items *items, struct evq_error *e
     const char *text = NULL;
     size_t bytes = 0;
 
-    while (items->labels.at != NULL && evq_line_pipe_next(&items->labels, &text, &bytes)) {
+    while (items->labels.at != NULL && evq_jsonl_line(&items->labels, &text, &bytes)) {
         if (evq_python_text_end(text, bytes) > 0) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "'%s' has a label in line %" PRId64 ", but '%s' holds %zu items",
@@ -388,8 +388,7 @@ static enum evq_status check_labels_end(struct items *items, struct evq_error *e
     return EVQ_OK;
 }
 
-static enum evq_status add_all(struct items *items, struct evq_line_pipe *lines,
-                               struct evq_error *err)
+static enum evq_status add_all(struct items *items, struct evq_jsonl *lines, struct evq_error *err)
 {
     const bool choices = items->build->source->kind == EVQ_CORPUS_CHOICES;
     enum evq_status status = EVQ_OK;
@@ -455,13 +454,13 @@ enum evq_status evq_prompt_items_read(struct evq_corpus_build *build, struct evq
     enum evq_status status = evq_corpus_file(build->corpus->name, &file, err);
     if (status == EVQ_OK && build->corpus->paths[1][0] != '\0') {
         status = evq_corpus_file(build->corpus->paths[1], &labels, err);
-        items.labels = (struct evq_line_pipe){.name = build->corpus->paths[1],
-                                              .at = (const char *)labels.data,
-                                              .end = (const char *)labels.data + labels.bytes};
+        items.labels = (struct evq_jsonl){.name = build->corpus->paths[1],
+                                          .at = (const char *)labels.data,
+                                          .end = (const char *)labels.data + labels.bytes};
     }
     if (status == EVQ_OK) {
         const char *text = (const char *)file.data;
-        struct evq_line_pipe lines = {
+        struct evq_jsonl lines = {
             .name = build->corpus->name, .at = text, .end = text + file.bytes};
         build->file_bytes = (int64_t)file.bytes;
         status = add_all(&items, &lines, err);

@@ -11,7 +11,7 @@
 void evq_line_pipe_init(struct evq_line_pipe *lines)
 {
     lines->in_fd = lines->out_fd = -1;
-    evq_buffer_init(&lines->said, (size_t)EVQ_LINES_BYTES_MAX * 2);
+    evq_buffer_init(&lines->said, (size_t)EVQ_LINE_PIPE_BYTES_MAX * 2);
 }
 
 void evq_line_pipe_close(struct evq_line_pipe *lines)
@@ -55,7 +55,7 @@ bool evq_line_pipe_fill(struct evq_line_pipe *lines)
 {
     uint8_t chunk[65536];
 
-    while (lines->said.bytes <= EVQ_LINES_BYTES_MAX) {
+    while (lines->said.bytes <= EVQ_LINE_PIPE_BYTES_MAX) {
         const ssize_t got = read(lines->out_fd, chunk, sizeof(chunk));
         if (got > 0) {
             evq_buffer_append(&lines->said, chunk, (size_t)got);

@@ -10,7 +10,7 @@
 
 #include "shared/base/buffer.h"
 
-#define EVQ_LINES_BYTES_MAX (1U << 20) // The longest line.
+#define EVQ_LINE_PIPE_BYTES_MAX (1U << 20) // The longest line.
 
 struct evq_line_pipe {
     int in_fd;  // The program's standard input; -1: closed. Both descriptors are non-blocking.

@@ -178,7 +178,7 @@ static enum evq_status persistent_crash(struct evq_persistent *persistent,
                              persistent->evaluator->name, persistent->evaluator->argv[0], how);
     }
     if (ended && !persistent->process.lost && WIFEXITED(persistent->process.wait_status) &&
-        WEXITSTATUS(persistent->process.wait_status) == EVQ_ATTEMPT_EXIT_FINAL) {
+        WEXITSTATUS(persistent->process.wait_status) == EVQ_PROGRAM_RUN_EXIT_FINAL) {
         failure->crash = false;
         (void)evq_program_log_read(&persistent->errors);
         return evq_program_run_final(persistent->evaluator->name, &persistent->errors, err);
@@ -337,7 +337,7 @@ static enum evq_status line_next(struct evq_persistent *persistent,
             }
             return persistent_crash(persistent, failure, err, "closed its standard output");
         }
-        if (text == NULL && lines->said.bytes > EVQ_LINES_BYTES_MAX) {
+        if (text == NULL && lines->said.bytes > EVQ_LINE_PIPE_BYTES_MAX) {
             return persistent_crash(persistent, failure, err, "wrote a line of more than 1 MiB");
         }
         if (text == NULL) {
@@ -505,7 +505,7 @@ static enum evq_status job_hand(struct evq_persistent *persistent,
 {
     struct evq_buffer line;
 
-    evq_buffer_init(&line, EVQ_LINES_BYTES_MAX);
+    evq_buffer_init(&line, EVQ_LINE_PIPE_BYTES_MAX);
     persistent->late = 0;
     evq_job_json_text(request, ++persistent->turn, "", &line);
     evq_buffer_text(&line, "\n");

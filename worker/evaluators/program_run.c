@@ -101,7 +101,7 @@ static enum evq_status process_judge(const struct evq_program_run *attempt,
     if (code == 0) {
         return EVQ_OK;
     }
-    return code == EVQ_ATTEMPT_EXIT_FINAL
+    return code == EVQ_PROGRAM_RUN_EXIT_FINAL
                ? evq_program_run_final(name, output, err)
                : evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' ended with %s", name, how);
 }
@@ -115,10 +115,10 @@ enum evq_status evq_program_run_final(const char *name, const struct evq_program
     // The cause comes first, because the job's record and tables keep only the beginning.
     return line[0] != '\0' ? evq_error_set(err, EVQ_E_INVALID,
                                            "%s (evaluator '%s' failed for good, exit status %d)",
-                                           line, name, EVQ_ATTEMPT_EXIT_FINAL)
+                                           line, name, EVQ_PROGRAM_RUN_EXIT_FINAL)
                            : evq_error_set(err, EVQ_E_INVALID,
                                            "evaluator '%s' failed for good (exit status %d)", name,
-                                           EVQ_ATTEMPT_EXIT_FINAL);
+                                           EVQ_PROGRAM_RUN_EXIT_FINAL);
 }
 
 enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
@@ -143,7 +143,7 @@ enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
         status = process_watch(attempt, &output, &process, err);
         const bool killed = status != EVQ_OK;
         if (killed) {
-            evq_process_end(&process, EVQ_ATTEMPT_GRACE_MS);
+            evq_process_end(&process, EVQ_PROGRAM_RUN_GRACE_MS);
         }
         output_drain(&output);
         evq_process_describe(&process, how, sizeof(how));

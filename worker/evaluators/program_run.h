@@ -9,8 +9,8 @@
 #include "worker/evaluators/failure.h"
 #include "worker/evaluators/program_log.h"
 
-#define EVQ_ATTEMPT_EXIT_FINAL 65   // EX_DATAERR: the program says that a retry is useless.
-#define EVQ_ATTEMPT_GRACE_MS   5000 // Time from SIGTERM to SIGKILL.
+#define EVQ_PROGRAM_RUN_EXIT_FINAL 65   // EX_DATAERR: the program says that a retry is useless.
+#define EVQ_PROGRAM_RUN_GRACE_MS   5000 // Time from SIGTERM to SIGKILL.
 
 struct evq_program_run {
     const struct evq_evaluator *evaluator;
@@ -26,7 +26,7 @@ struct evq_program_run {
 
 /*
  * EVQ_OK: the exit status was 0. EVQ_E_TIMEOUT, EVQ_E_STOPPED (report said so): the group was
- * killed. EVQ_E_INVALID: the exit status was EVQ_ATTEMPT_EXIT_FINAL, or the program cannot be
+ * killed. EVQ_E_INVALID: the exit status was EVQ_PROGRAM_RUN_EXIT_FINAL, or the program cannot be
  * executed. EVQ_E_RETRY: any other end; failure->crash is set after a signal. failure->detail holds
  * the end of the log, also on EVQ_OK, and what err does not say.
  */
@@ -34,8 +34,8 @@ enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
                                      struct evq_failure *failure,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The error for a program that ended with EVQ_ATTEMPT_EXIT_FINAL: EVQ_E_INVALID with the last line
- * of its log as the reason. */
+/* The error for a program that ended with EVQ_PROGRAM_RUN_EXIT_FINAL: EVQ_E_INVALID with the last
+ * line of its log as the reason. */
 enum evq_status evq_program_run_final(const char *name, const struct evq_program_log *output,
                                       struct evq_error *err);
 

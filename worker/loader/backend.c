@@ -134,12 +134,12 @@ enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_back
 enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,
                                  struct evq_error *err)
 {
-    struct evq_backend_config configs[EVQ_SEVERAL_MAX];
+    struct evq_backend_config configs[EVQ_MULTI_DEVICE_MAX];
     const int32_t count = backend->devices > 0 ? backend->devices : 1;
 
-    if (count > EVQ_SEVERAL_MAX) {
+    if (count > EVQ_MULTI_DEVICE_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "a slot of %d GPUs, expected at most %d", (int)count,
-                             EVQ_SEVERAL_MAX);
+                             EVQ_MULTI_DEVICE_MAX);
     }
     for (int32_t i = 0; i < count; i++) {
         configs[i] = (struct evq_backend_config){.device = backend->first + i, .threads = threads};
@@ -149,7 +149,7 @@ enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, v
     }
     const enum evq_status status =
         evq_multi_device_open(backend->ops, configs, (size_t)count, ret_state, err);
-    backend->ops = status == EVQ_OK ? &evq_backend_several : backend->ops;
+    backend->ops = status == EVQ_OK ? &evq_multi_device_backend : backend->ops;
     return status;
 }
 

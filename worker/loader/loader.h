@@ -69,7 +69,7 @@ enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_back
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Opens one state for all devices of the backend. For several devices, backend->ops becomes
- * evq_backend_several, which distributes the batches. threads: CPU threads; 0: all cores. */
+ * evq_multi_device_backend, which distributes the batches. threads: CPU threads; 0: all cores. */
 enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_backend_unload(struct evq_backend *backend);

@@ -23,7 +23,7 @@ struct lane { // One device, and its part of a batch.
 
 struct several {
     const struct evq_backend_ops *ops;
-    struct lane lanes[EVQ_SEVERAL_MAX];
+    struct lane lanes[EVQ_MULTI_DEVICE_MAX];
     size_t count;
     struct evq_plan part; // The plan of the devices, with fewer rows.
     int32_t rows_max;
@@ -139,9 +139,9 @@ enum evq_status evq_multi_device_open(const struct evq_backend_ops *ops,
 {
     enum evq_status status = EVQ_OK;
 
-    if (count < 1 || count > EVQ_SEVERAL_MAX) {
+    if (count < 1 || count > EVQ_MULTI_DEVICE_MAX) {
         return evq_error_set(err, EVQ_E_BUG, "%zu devices side by side, expected 1 to %d", count,
-                             EVQ_SEVERAL_MAX);
+                             EVQ_MULTI_DEVICE_MAX);
     }
     struct several *several = calloc(1, sizeof(*several));
     if (several == NULL) {
@@ -502,7 +502,7 @@ static void several_stats(void *opened, struct evq_backend_stats *ret_stats)
     }
 }
 
-const struct evq_backend_ops evq_backend_several = {
+const struct evq_backend_ops evq_multi_device_backend = {
     .abi_version = EVQ_BACKEND_ABI,
     .name = "several",
     .caps = several_caps,

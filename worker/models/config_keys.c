@@ -210,8 +210,8 @@ static bool is_inside(const struct evq_model_value *value, const struct evq_mode
     return bytes > 0 && strncmp(value->name, group->name, bytes) == 0 && value->name[bytes] == '.';
 }
 
-void evq_model_keys_check(struct evq_model_config *config, const char *family,
-                          const char *const *keys, const char *const *more)
+void evq_config_keys_check(struct evq_model_config *config, const char *family,
+                           const char *const *keys, const char *const *more)
 {
     const struct evq_model_value *values = NULL;
     const struct evq_model_value *group = NULL; // The top level.
@@ -242,7 +242,7 @@ void evq_model_keys_check(struct evq_model_config *config, const char *family,
     }
 }
 
-const char *evq_model_keys_other(const char *model_type)
+const char *evq_config_keys_other(const char *model_type)
 {
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if (strcmp(others[i].model_type, model_type) == 0) {

@@ -12,11 +12,11 @@
  * (NULL-terminated; more may be NULL), and is not known to change nothing. Null and empty lists are
  * ignored, and so are a few keys with one value (such as a multiplier of 1).
  */
-void evq_model_keys_check(struct evq_model_config *config, const char *family,
-                          const char *const *keys, const char *const *more);
+void evq_config_keys_check(struct evq_model_config *config, const char *family,
+                           const char *const *keys, const char *const *more);
 
 /* Why a model type of Transformers with Llama's keys and names computes differently; NULL: no such
  * reason is known. */
-const char *evq_model_keys_other(const char *model_type);
+const char *evq_config_keys_other(const char *model_type);
 
 #endif

@@ -527,8 +527,8 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
     if (status == EVQ_OK) {
         family->decoder->read(config, model->arena, &shape);
         check_shape(config, &shape);
-        evq_model_keys_check(config, family->name, family->decoder->keys,
-                             family->decoder->more_keys);
+        evq_config_keys_check(config, family->name, family->decoder->keys,
+                              family->decoder->more_keys);
         status = evq_model_config_fault(config, err);
     }
     evq_model_config_free(config);

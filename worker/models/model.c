@@ -107,7 +107,7 @@ static void check_forced_type(struct evq_model_config *config,
 {
     const char *named = evq_model_config_text(config, "architectures.0", "");
     const char *type = evq_model_config_text(config, "model_type", named);
-    const char *why = evq_model_keys_other(type);
+    const char *why = evq_config_keys_other(type);
     const struct evq_model_family *right = of_architecture(type);
     char shown[80];
 

@@ -11,7 +11,7 @@
 #include "worker/evaluators/native/native_run.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 
-#define AHEAD_PATIENCE_MS 2000 // This is less than the time that a child has to exit.
+#define PREFETCH_PATIENCE_MS 2000 // This is less than the time that a child has to exit.
 
 static void free_dataset(void *thing)
 {
@@ -36,7 +36,7 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->tokenizers.free = evq_native_tokenizer_free;
     enum evq_status status = evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes, err);
     if (status == EVQ_OK) {
-        status = evq_native_prefetch_new(&native->backend, threads, AHEAD_PATIENCE_MS,
+        status = evq_native_prefetch_new(&native->backend, threads, PREFETCH_PATIENCE_MS,
                                          &native->prefetch, err);
     }
     if (status == EVQ_OK) {

@@ -8,21 +8,22 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define EVQ_WARM_MAX       8
-#define EVQ_WARM_BYTES_MAX ((size_t)4 << 30) // The entry in use may be larger than this.
+#define EVQ_NATIVE_CACHE_MAX       8
+#define EVQ_NATIVE_CACHE_BYTES_MAX ((size_t)4 << 30) // The entry in use may be larger than this.
 
-struct evq_warm { // Starts with `free` set and everything else zero.
+struct evq_native_cache { // Starts with `free` set and everything else zero.
     void (*free)(void *thing);
-    void *things[EVQ_WARM_MAX];
-    size_t bytes[EVQ_WARM_MAX];
+    void *things[EVQ_NATIVE_CACHE_MAX];
+    size_t bytes[EVQ_NATIVE_CACHE_MAX];
 };
 
 /* Finds the thing that same() accepts and moves it to the front; NULL: there is none. */
-void *evq_warm_find(struct evq_warm *warm, bool (*same)(const void *thing, const void *wanted),
-                    const void *wanted);
+void *evq_native_cache_find(struct evq_native_cache *warm,
+                            bool (*same)(const void *thing, const void *wanted),
+                            const void *wanted);
 
 /* Takes over the thing as the first entry. Others may be freed. */
-void evq_warm_keep(struct evq_warm *warm, void *thing, size_t bytes);
-void evq_warm_clear(struct evq_warm *warm);
+void evq_native_cache_keep(struct evq_native_cache *warm, void *thing, size_t bytes);
+void evq_warm_clear(struct evq_native_cache *warm);
 
 #endif

@@ -18,7 +18,7 @@ struct evq_native {
     struct evq_backend_caps caps;
     struct evq_loader *loader;
     struct evq_native_prefetch *prefetch; // NULL: prefetching is not possible.
-    struct evq_warm datasets, corpora, tokenizers;
+    struct evq_native_cache datasets, corpora, tokenizers;
     struct evq_model *model; // The model whose plan is prepared; NULL: none.
     void *inputs;            // One batch of samples, in the backend's host memory.
     size_t input_bytes;

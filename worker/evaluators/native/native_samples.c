@@ -25,7 +25,7 @@ static bool same_dataset(const void *thing, const void *key)
 static enum evq_status find_dataset(struct evq_native_run *run,
                                     const struct evq_dataset **ret_dataset, struct evq_error *err)
 {
-    struct evq_warm *warm = &run->native->datasets;
+    struct evq_native_cache *warm = &run->native->datasets;
     struct evq_arena *arena = evq_arena_new(0);
     struct evq_dataset *dataset = NULL;
     enum evq_status status = EVQ_OK;
@@ -39,11 +39,11 @@ static enum evq_status find_dataset(struct evq_native_run *run,
         status = evq_error_set(err, EVQ_E_NOMEM, "data set");
         goto out;
     }
-    dataset = evq_warm_find(warm, same_dataset, &wanted);
+    dataset = evq_native_cache_find(warm, same_dataset, &wanted);
     if (dataset == NULL) {
         status = evq_dataset_open(run->config, wanted.answers, wanted.directory, &dataset, err);
         if (status == EVQ_OK) {
-            evq_warm_keep(warm, dataset, evq_dataset_bytes(dataset));
+            evq_native_cache_keep(warm, dataset, evq_dataset_bytes(dataset));
         }
     }
 out:

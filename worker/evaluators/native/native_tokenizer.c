@@ -173,7 +173,7 @@ static enum evq_status open_kept(struct evq_native_run *run, const struct place 
                    : status;
     }
     kept->content = content;
-    evq_warm_keep(&run->native->tokenizers, kept, KEPT_BYTES);
+    evq_native_cache_keep(&run->native->tokenizers, kept, KEPT_BYTES);
     *ret_kept = kept;
     return EVQ_OK;
 }
@@ -196,7 +196,7 @@ enum evq_status evq_native_tokenizer(struct evq_native_run *run, const char *dir
         status = hash_files(&place, &content, err);
     }
     if (status == EVQ_OK) {
-        kept = evq_warm_find(&run->native->tokenizers, same_content, &content);
+        kept = evq_native_cache_find(&run->native->tokenizers, same_content, &content);
         status = kept == NULL ? open_kept(run, &place, content, &kept, err) : EVQ_OK;
     }
     if (status == EVQ_OK) {

@@ -41,7 +41,7 @@ static enum evq_status tell_reading(void *context, int64_t done, int64_t total)
 static enum evq_status find_corpus(struct evq_native_run *run, const struct evq_corpus **ret_corpus,
                                    struct evq_error *err)
 {
-    struct evq_warm *warm = &run->native->corpora;
+    struct evq_native_cache *warm = &run->native->corpora;
     struct evq_arena *arena = evq_arena_new(0);
     const struct evq_progress progress = {tell_reading, run};
     struct evq_corpus_source source = {
@@ -57,12 +57,12 @@ static enum evq_status find_corpus(struct evq_native_run *run, const struct evq_
         status = evq_native_tokenizer(run, source.directory, &source.tokenizer, err);
     }
     if (status == EVQ_OK) {
-        corpus = evq_warm_find(warm, same_corpus, &source);
+        corpus = evq_native_cache_find(warm, same_corpus, &source);
     }
     if (status == EVQ_OK && corpus == NULL) {
         status = evq_corpus_open(&source, &corpus, err);
         if (status == EVQ_OK) {
-            evq_warm_keep(warm, corpus, evq_corpus_bytes(corpus));
+            evq_native_cache_keep(warm, corpus, evq_corpus_bytes(corpus));
         }
     }
     evq_arena_free(arena);
