@@ -74,10 +74,10 @@ enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t row
     evq_typed2(in, out, [&](auto from, auto to) {
         typedef decltype(from) In;
         typedef decltype(to) Out;
-        EVQ_LAUNCH((attention_kernel<In, Out>), evq_csv_table((int64_t)rows * op->heads, EVQ_WARPS),
-                   EVQ_THREADS, 0, stream, evq_at<In>(in, 0), in->stride, rows, d_positions, op->n,
-                   op->heads, op->kv_heads, op->window, op->scale, evq_at<Out>(out, 0),
-                   out->stride);
+        EVQ_LAUNCH((attention_kernel<In, Out>),
+                   evq_grid_blocks((int64_t)rows * op->heads, EVQ_WARPS), EVQ_THREADS, 0, stream,
+                   evq_at<In>(in, 0), in->stride, rows, d_positions, op->n, op->heads, op->kv_heads,
+                   op->window, op->scale, evq_at<Out>(out, 0), out->stride);
     });
     return evq_cuda_status(cudaGetLastError(), "attention launch", err);
 }

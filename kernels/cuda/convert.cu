@@ -76,11 +76,11 @@ enum evq_status evq_convert_launch(const void *d_in, enum evq_weight_type type, 
     evq_typed(out, [&](auto to) {
         typedef decltype(to) Out;
         if (transposed) {
-            EVQ_LAUNCH(turn_over_kernel<Out>, evq_csv_table(tiles, 1), EVQ_THREADS,
+            EVQ_LAUNCH(turn_over_kernel<Out>, evq_grid_blocks(tiles, 1), EVQ_THREADS,
                        TILE * (TILE + 1) * sizeof(float), stream, d_in, type, (int64_t)rows,
                        (int64_t)columns, tiles, evq_at<Out>(out, 0), out->stride);
         } else {
-            EVQ_LAUNCH(convert_kernel<Out>, evq_csv_table(count, EVQ_THREADS), EVQ_THREADS, 0,
+            EVQ_LAUNCH(convert_kernel<Out>, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0,
                        stream, d_in, type, count, (int64_t)columns, evq_at<Out>(out, 0),
                        out->stride);
         }

@@ -46,12 +46,12 @@ enum evq_status evq_embed_launch(const int32_t *d_tokens, const int32_t *d_posit
         typedef decltype(from) Table;
         typedef decltype(to) Out;
         if (eights) {
-            EVQ_LAUNCH((embed_kernel<Table, Out, 8>), evq_csv_table(parts, EVQ_THREADS),
+            EVQ_LAUNCH((embed_kernel<Table, Out, 8>), evq_grid_blocks(parts, EVQ_THREADS),
                        EVQ_THREADS, 0, stream, d_tokens, d_positions, parts, op->n,
                        evq_at<Table>(table, 0), table->stride, d_places, op->scale,
                        evq_at<Out>(out, 0), out->stride);
         } else {
-            EVQ_LAUNCH((embed_kernel<Table, Out, 1>), evq_csv_table(parts, EVQ_THREADS),
+            EVQ_LAUNCH((embed_kernel<Table, Out, 1>), evq_grid_blocks(parts, EVQ_THREADS),
                        EVQ_THREADS, 0, stream, d_tokens, d_positions, parts, op->n,
                        evq_at<Table>(table, 0), table->stride, d_places, op->scale,
                        evq_at<Out>(out, 0), out->stride);
@@ -93,12 +93,12 @@ enum evq_status evq_gather_launch(const struct evq_cuda_rows *in, const int32_t 
         typedef decltype(from) In;
         typedef decltype(to) Out;
         if (eights) {
-            EVQ_LAUNCH((gather_kernel<In, Out, 8>), evq_csv_table(parts, EVQ_THREADS), EVQ_THREADS,
-                       0, stream, evq_at<In>(in, 0), in->stride, d_which, parts, n,
+            EVQ_LAUNCH((gather_kernel<In, Out, 8>), evq_grid_blocks(parts, EVQ_THREADS),
+                       EVQ_THREADS, 0, stream, evq_at<In>(in, 0), in->stride, d_which, parts, n,
                        evq_at<Out>(out, 0), out->stride);
         } else {
-            EVQ_LAUNCH((gather_kernel<In, Out, 1>), evq_csv_table(parts, EVQ_THREADS), EVQ_THREADS,
-                       0, stream, evq_at<In>(in, 0), in->stride, d_which, parts, n,
+            EVQ_LAUNCH((gather_kernel<In, Out, 1>), evq_grid_blocks(parts, EVQ_THREADS),
+                       EVQ_THREADS, 0, stream, evq_at<In>(in, 0), in->stride, d_which, parts, n,
                        evq_at<Out>(out, 0), out->stride);
         }
     });

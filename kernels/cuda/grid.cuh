@@ -13,7 +13,7 @@ enum { EVQ_THREADS = 256, EVQ_WARP = 32, EVQ_WARPS = EVQ_THREADS / EVQ_WARP };
 #endif
 
 /* At least one item; kernels stride over what is beyond the grid. */
-static inline unsigned int evq_csv_table(int64_t items, int64_t per_block)
+static inline unsigned int evq_grid_blocks(int64_t items, int64_t per_block)
 {
     const int64_t blocks = (items - 1) / per_block + 1;
     return (unsigned int)(blocks < EVQ_BLOCKS_MAX ? blocks : EVQ_BLOCKS_MAX);

@@ -157,7 +157,7 @@ static void launch(const In *in, const struct norm_shape *shape, const float *d_
         launch_rows<8>(in, shape, d_weight, d_bias, out, stream);
     } else {
         EVQ_LAUNCH((norm_kernel<In, Out>),
-                   evq_csv_table((int64_t)shape->rows * shape->heads, EVQ_WARPS), EVQ_THREADS, 0,
+                   evq_grid_blocks((int64_t)shape->rows * shape->heads, EVQ_WARPS), EVQ_THREADS, 0,
                    stream, in, *shape, d_weight, d_bias, out);
     }
 }

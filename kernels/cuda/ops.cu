@@ -39,7 +39,7 @@ enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t 
         return EVQ_OK; // A grid of zero blocks is itself a launch error.
     }
     const int64_t count = (int64_t)rows * columns;
-    EVQ_LAUNCH(bias_activate_kernel, evq_csv_table(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
+    EVQ_LAUNCH(bias_activate_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
                d_values, count, columns, d_bias, activation);
     return evq_cuda_status(cudaGetLastError(), "bias_activate launch", err);
 }
@@ -72,7 +72,7 @@ enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t r
         return EVQ_OK;
     }
     const int64_t count = (int64_t)rows * columns;
-    EVQ_LAUNCH(scale_shift_kernel, evq_csv_table(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
+    EVQ_LAUNCH(scale_shift_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
                evq_at<float>(in, 0), in->stride, count, columns, d_weight, d_bias, scale, shift,
                evq_at<float>(out, 0), out->stride);
     return evq_cuda_status(cudaGetLastError(), "scale_shift launch", err);
@@ -156,7 +156,7 @@ enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int
     if (rows == 0) {
         return EVQ_OK;
     }
-    EVQ_LAUNCH(cross_entropy_kernel, evq_csv_table(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
+    EVQ_LAUNCH(cross_entropy_kernel, evq_grid_blocks(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
                evq_at<float>(logits, 0), logits->stride, rows, classes, d_labels, top_k, d_results);
     return evq_cuda_status(cudaGetLastError(), "cross_entropy launch", err);
 }
@@ -198,7 +198,7 @@ enum evq_status evq_squared_error_launch(const struct evq_cuda_rows *outputs, in
     if (rows == 0) {
         return EVQ_OK;
     }
-    EVQ_LAUNCH(squared_error_kernel, evq_csv_table(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
+    EVQ_LAUNCH(squared_error_kernel, evq_grid_blocks(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
                evq_at<float>(outputs, 0), outputs->stride, rows, columns, d_targets, d_results);
     return evq_cuda_status(cudaGetLastError(), "squared_error launch", err);
 }

@@ -28,10 +28,9 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-enum evq_status evq_admission_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
-                                     enum evq_activation activation,
-                                     const struct evq_cuda_rows *out, cudaStream_t stream,
-                                     struct evq_error *err)
+enum evq_status evq_gate_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
+                                enum evq_activation activation, const struct evq_cuda_rows *out,
+                                cudaStream_t stream, struct evq_error *err)
 {
     const bool eights = n % 8 == 0 && in->stride % 8 == 0 && out->stride % 8 == 0;
     const int64_t parts = (int64_t)rows * n / (eights ? 8 : 1);
@@ -44,12 +43,12 @@ enum evq_status evq_admission_launch(const struct evq_cuda_rows *in, int32_t row
         typedef decltype(from) In;
         typedef decltype(to) Out;
         if (eights) {
-            EVQ_LAUNCH((gate_kernel<In, Out, 8>), evq_csv_table(parts, EVQ_THREADS), EVQ_THREADS, 0,
-                       stream, evq_at<In>(in, 0), in->stride, parts, n, activation,
+            EVQ_LAUNCH((gate_kernel<In, Out, 8>), evq_grid_blocks(parts, EVQ_THREADS), EVQ_THREADS,
+                       0, stream, evq_at<In>(in, 0), in->stride, parts, n, activation,
                        evq_at<Out>(out, 0), out->stride);
         } else {
-            EVQ_LAUNCH((gate_kernel<In, Out, 1>), evq_csv_table(parts, EVQ_THREADS), EVQ_THREADS, 0,
-                       stream, evq_at<In>(in, 0), in->stride, parts, n, activation,
+            EVQ_LAUNCH((gate_kernel<In, Out, 1>), evq_grid_blocks(parts, EVQ_THREADS), EVQ_THREADS,
+                       0, stream, evq_at<In>(in, 0), in->stride, parts, n, activation,
                        evq_at<Out>(out, 0), out->stride);
         }
     });
@@ -87,10 +86,10 @@ enum evq_status evq_activate_launch(const struct evq_cuda_rows *values, int32_t 
     evq_typed(values, [&](auto type) {
         typedef decltype(type) T;
         if (eights) {
-            EVQ_LAUNCH((activate_kernel<T, 8>), evq_csv_table(parts, EVQ_THREADS), EVQ_THREADS, 0,
+            EVQ_LAUNCH((activate_kernel<T, 8>), evq_grid_blocks(parts, EVQ_THREADS), EVQ_THREADS, 0,
                        stream, evq_at<T>(values, 0), values->stride, parts, n, activation);
         } else {
-            EVQ_LAUNCH((activate_kernel<T, 1>), evq_csv_table(parts, EVQ_THREADS), EVQ_THREADS, 0,
+            EVQ_LAUNCH((activate_kernel<T, 1>), evq_grid_blocks(parts, EVQ_THREADS), EVQ_THREADS, 0,
                        stream, evq_at<T>(values, 0), values->stride, parts, n, activation);
         }
     });
@@ -130,8 +129,8 @@ enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, 
     }
     evq_typed(out, [&](auto type) {
         typedef decltype(type) Out;
-        EVQ_LAUNCH(epilogue_kernel<Out>, evq_csv_table(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
-                   d_in, count, n, d_bias, activation, d_residual, residual_stride,
+        EVQ_LAUNCH(epilogue_kernel<Out>, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0,
+                   stream, d_in, count, n, d_bias, activation, d_residual, residual_stride,
                    evq_at<Out>(out, 0), out->stride);
     });
     return evq_cuda_status(cudaGetLastError(), "epilogue launch", err);

@@ -315,7 +315,7 @@ static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_o
         return evq_norm_launch(&in, rows, op, d_weight,
                                op->kind == EVQ_OP_LAYER_NORM ? d_bias : NULL, &out, stream, err);
     case EVQ_OP_GATE:
-        return evq_admission_launch(&in, rows, op->n, op->activation, &out, stream, err);
+        return evq_gate_launch(&in, rows, op->n, op->activation, &out, stream, err);
     default:
         return evq_error_set(err, EVQ_E_BUG, "operation %d is not known", (int)op->kind);
     }

@@ -75,10 +75,9 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* out[rows, n] = act(in[rows, c]) * in[rows, n + c]. */
-enum evq_status evq_admission_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
-                                     enum evq_activation activation,
-                                     const struct evq_cuda_rows *out, cudaStream_t stream,
-                                     struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_gate_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
+                                enum evq_activation activation, const struct evq_cuda_rows *out,
+                                cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* values[rows, n] = act(values), in place. */
 enum evq_status evq_activate_launch(const struct evq_cuda_rows *values, int32_t rows, int32_t n,

@@ -131,7 +131,7 @@ static void launch(T *values, int64_t stride, int32_t rows, const int32_t *d_pos
     case 256:
         return launch_rows<32>(values, stride, rows, d_positions, turn, stream);
     default:
-        EVQ_LAUNCH(turn_kernel<T>, evq_csv_table((int64_t)rows * turn->heads, EVQ_WARPS),
+        EVQ_LAUNCH(turn_kernel<T>, evq_grid_blocks((int64_t)rows * turn->heads, EVQ_WARPS),
                    EVQ_THREADS, 0, stream, values, stride, rows, d_positions, *turn);
     }
 }
@@ -174,7 +174,7 @@ enum evq_status evq_turns_launch(const float *d_frequencies, int32_t half, int32
     if (count == 0) {
         return EVQ_OK;
     }
-    EVQ_LAUNCH(turns_kernel, evq_csv_table(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
+    EVQ_LAUNCH(turns_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
                d_frequencies, half, count, scale, d_turns);
     return evq_cuda_status(cudaGetLastError(), "turns launch", err);
 }

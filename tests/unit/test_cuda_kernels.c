@@ -29,7 +29,7 @@ static void gate_equals_plain_loops(void **unused)
         const enum evq_activation activation = (enum evq_activation)(turn % EVQ_ACT_COUNT);
         struct table in = table_new(rows, 2 * n, room_for(2 * n, turn), turn / 3 % 2 == 0, 3.0f);
         struct table out = table_new(rows, n, room_for(n, turn / 2), turn / 6 % 2 == 0, 0.0f);
-        must(evq_admission_launch(&in.rows, rows, n, activation, &out.rows, NULL, &err), &err);
+        must(evq_gate_launch(&in.rows, rows, n, activation, &out.rows, NULL, &err), &err);
         table_read(&out);
         for (int32_t r = 0; r < rows; r++) {
             for (int32_t c = 0; c < out.rows.stride; c++) {
