@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool fits(const struct evq_turns *table, const struct evq_op *op, int32_t positions)
+static bool fits(const struct evq_rope_table *table, const struct evq_op *op, int32_t positions)
 {
     return table->block.data != NULL && table->n == op->n && table->positions == positions &&
            memcmp(&table->scale, &op->scale, sizeof(op->scale)) == 0 &&
@@ -14,7 +14,7 @@ static bool fits(const struct evq_turns *table, const struct evq_op *op, int32_t
 }
 
 /* Angles in fp32, as the reference implementations have them. */
-static void fill(struct evq_turns *table)
+static void fill(struct evq_rope_table *table)
 {
     const float *frequencies = table->frequencies.data;
     const int32_t half = table->n / 2;
@@ -30,8 +30,8 @@ static void fill(struct evq_turns *table)
     }
 }
 
-static enum evq_status make(struct evq_turns *table, const struct evq_op *op, int32_t positions,
-                            struct evq_memory *memory, struct evq_error *err)
+static enum evq_status make(struct evq_rope_table *table, const struct evq_op *op,
+                            int32_t positions, struct evq_memory *memory, struct evq_error *err)
 {
     const size_t line = (size_t)op->n * sizeof(float);
 
@@ -68,7 +68,7 @@ enum evq_status evq_rope_prepare(struct evq_rope *rope, const struct evq_plan *p
     // Tables at hand come first: a plan like the one before finds its own again.
     for (size_t i = 0; i < rope->count && i < plan->op_count; i++) {
         next.tables[i] = rope->tables[i];
-        rope->tables[i] = (struct evq_turns){0};
+        rope->tables[i] = (struct evq_rope_table){0};
         next.count++;
     }
     evq_rope_release(rope, memory);

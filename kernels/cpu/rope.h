@@ -7,7 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/memory.h"
 
-struct evq_turns {
+struct evq_rope_table {
     struct evq_block block; // [positions][n]: n / 2 cosines, then n / 2 sines, times scale.
     struct evq_block frequencies;
     int32_t n, positions;
@@ -15,7 +15,7 @@ struct evq_turns {
 };
 
 struct evq_rope {
-    struct evq_turns *tables; // Different ones among the plan's operations.
+    struct evq_rope_table *tables; // Different ones among the plan's operations.
     size_t count;
     size_t *of_op; // Table of each operation; only those of ROPE mean anything.
 };

@@ -87,7 +87,7 @@ void evq_cuda_scratch_free(struct evq_cuda_state *state)
     for (size_t i = 0; i < state->buffer_count; i++) {
         evq_cuda_block_free(state, &state->buffers[i].block);
     }
-    for (size_t i = 0; i < state->turn_room; i++) {
+    for (size_t i = 0; i < state->rope_table_room; i++) {
         evq_cuda_block_free(state, &state->turns[i].block);
         evq_cuda_block_free(state, &state->turns[i].d_frequencies);
     }
@@ -219,7 +219,7 @@ static enum evq_status prepare_memory(struct evq_cuda_state *state, const struct
 {
     enum evq_status (*const parts[])(struct evq_cuda_state *, const struct evq_plan *,
                                      struct evq_error *) = {
-        evq_cuda_weights_prepare, prepare_buffers, evq_cuda_turns_prepare,
+        evq_cuda_weights_prepare, prepare_buffers, evq_cuda_rope_table_prepare,
         prepare_products,         prepare_score,   prepare_tokens};
     enum evq_status status = EVQ_OK;
 

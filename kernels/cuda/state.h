@@ -33,7 +33,7 @@ struct evq_cuda_buffer { // Of activations, for rows_max rows or the next multip
     bool bf16;
 };
 
-struct evq_cuda_turns { // Cosines and sines of a plan's ROPE operations that are alike.
+struct evq_cuda_rope_table { // Cosines and sines of a plan's ROPE operations that are alike.
     struct evq_cuda_block block, d_frequencies;
     const struct evq_op *op; // The first of them.
 };
@@ -62,9 +62,9 @@ struct evq_cuda_state {
     size_t weight_count;
     struct evq_cuda_buffer *buffers;
     size_t buffer_count;
-    struct evq_cuda_turns *turns;
-    size_t turn_count; // Of the plan; turn_room are held.
-    size_t turn_room;
+    struct evq_cuda_rope_table *turns;
+    size_t rope_table_count; // Of the plan; rope_table_room are held.
+    size_t rope_table_room;
     struct evq_cuda_products products;
     int32_t tile_queries;                           // Of an attention tile; 0: this plan has none.
     struct evq_cuda_block labels, targets, results; // labels: also the scores' targets.
@@ -131,13 +131,14 @@ enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
                                         const struct evq_weight_blob *blob,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* turns.c */
+/* rope_tables.c */
 
-enum evq_status evq_cuda_turns_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
-                                       struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_cuda_rope_table_prepare(struct evq_cuda_state *state,
+                                            const struct evq_plan *plan,
+                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Of a ROPE operation of the prepared plan. */
-const float *evq_cuda_turns_of(const struct evq_cuda_state *state, const struct evq_op *op);
+const float *evq_cuda_rope_table_of(const struct evq_cuda_state *state, const struct evq_op *op);
 
 /* step.c */
 

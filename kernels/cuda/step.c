@@ -251,17 +251,17 @@ static enum evq_status run_attention(struct evq_cuda_state *state, const struct 
 
 /* Two norms of heads, side by side and in place, and the ROPE that follows are one pass in bf16, a
  * ROPE by itself is one. Returns how many operations that takes in; 0: these are others. */
-static size_t read_turn(const struct evq_cuda_state *state, size_t number,
-                        struct evq_cuda_turn *turn)
+static size_t read_rope(const struct evq_cuda_state *state, size_t number,
+                        struct evq_cuda_rope *rope)
 {
     const struct evq_op *op = &state->plan->ops[number];
     const bool three = number + 2 < state->plan->op_count;
 
     if (op->kind == EVQ_OP_ROPE) {
-        *turn = (struct evq_cuda_turn){.n = op->n,
+        *rope = (struct evq_cuda_rope){.n = op->n,
                                        .heads = op->heads,
                                        .column = op->column,
-                                       .d_turns = evq_cuda_turns_of(state, op)};
+                                       .d_rope_table = evq_cuda_rope_table_of(state, op)};
         return 1;
     }
     if (!three || op->kind != EVQ_OP_RMS_NORM || op->out != op->in ||
@@ -269,22 +269,22 @@ static size_t read_turn(const struct evq_cuda_state *state, size_t number,
         return 0;
     }
     const struct evq_op *rest = op + 1;
-    const struct evq_op *rope = op + 2;
+    const struct evq_op *rotation = op + 2;
     if (rest->kind != EVQ_OP_RMS_NORM || rest->in != op->in || rest->out != op->in ||
         rest->n != op->n || rest->column != op->column + op->heads * op->n ||
-        rope->kind != EVQ_OP_ROPE || rope->in != op->in || rope->n != op->n ||
-        rope->column != op->column || rope->heads != op->heads + rest->heads) {
+        rotation->kind != EVQ_OP_ROPE || rotation->in != op->in || rotation->n != op->n ||
+        rotation->column != op->column || rotation->heads != op->heads + rest->heads) {
         return 0;
     }
-    *turn = (struct evq_cuda_turn){.n = op->n,
-                                   .heads = rope->heads,
+    *rope = (struct evq_cuda_rope){.n = op->n,
+                                   .heads = rotation->heads,
                                    .column = op->column,
                                    .first_heads = op->heads,
                                    .d_first_norm = vector_of(state, op->weight),
                                    .d_rest_norm = vector_of(state, rest->weight),
                                    .first_epsilon = op->epsilon,
                                    .rest_epsilon = rest->epsilon,
-                                   .d_turns = evq_cuda_turns_of(state, rope)};
+                                   .d_rope_table = evq_cuda_rope_table_of(state, rotation)};
     return 3;
 }
 
@@ -326,12 +326,12 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
 {
     const struct evq_op *op = &state->plan->ops[number];
     const struct evq_cuda_rows in = rows_of(state, op->in);
-    struct evq_cuda_turn turn;
+    struct evq_cuda_rope rope;
 
-    const size_t turned = read_turn(state, number, &turn);
+    const size_t turned = read_rope(state, number, &rope);
     *ret_next = number + (turned > 0 ? turned : 1);
     if (turned > 0) {
-        return evq_turn_launch(&in, batch->rows, state->positions.d_data, &turn, state->stream,
+        return evq_rope_launch(&in, batch->rows, state->positions.d_data, &rope, state->stream,
                                err);
     }
     switch (op->kind) {

@@ -33,23 +33,23 @@ enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* What is done to heads in place: RMS_NORM of some, then ROPE of all. */
-struct evq_cuda_turn {
+struct evq_cuda_rope {
     int32_t n, heads, column;
     int32_t first_heads;                     // Scaled by first_norm, the rest by rest_norm.
     const float *d_first_norm, *d_rest_norm; // [n]; both NULL: no norm.
     float first_epsilon, rest_epsilon;
-    const float *d_turns; // [positions, n]: n / 2 cosines, then n / 2 sines.
+    const float *d_rope_table; // [positions, n]: n / 2 cosines, then n / 2 sines.
 };
 
-enum evq_status evq_turn_launch(const struct evq_cuda_rows *values, int32_t rows,
-                                const int32_t *d_positions, const struct evq_cuda_turn *turn,
+enum evq_status evq_rope_launch(const struct evq_cuda_rows *values, int32_t rows,
+                                const int32_t *d_positions, const struct evq_cuda_rope *rope,
                                 cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* d_turns[positions, 2 * half], of struct evq_cuda_turn: angles in fp32, their cosines and sines
- * from double, times scale. */
-enum evq_status evq_turns_launch(const float *d_frequencies, int32_t half, int32_t positions,
-                                 float scale, float *d_turns, cudaStream_t stream,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* d_rope_table[positions, 2 * half], of struct evq_cuda_rope: angles in fp32, their cosines and
+ * sines from double, times scale. */
+enum evq_status evq_rope_table_launch(const float *d_frequencies, int32_t half, int32_t positions,
+                                      float scale, float *d_rope_table, cudaStream_t stream,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Any head of at most EVQ_ATTENTION_SIZE_MAX values. */
 enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t rows,

@@ -212,7 +212,7 @@ static void norms_equal_plain_loops(void **unused)
 }
 
 static void check_turn(const struct table *before, const struct table *after,
-                       const struct evq_cuda_turn *turn, const float *frequencies, float scale,
+                       const struct evq_cuda_rope *turn, const float *frequencies, float scale,
                        const struct table *norms, int32_t row, int32_t head, int32_t position)
 {
     const int32_t half = turn->n / 2;
@@ -264,9 +264,9 @@ static void turns_equal_plain_loops(void **unused)
         }
         void *d_frequencies = device_new(frequencies, (size_t)(n / 2) * sizeof(float));
         void *d_positions = device_new(positions, sizeof(positions));
-        void *d_turns = device_new(NULL, (size_t)(POSITIONS * n) * sizeof(float));
+        void *d_rope_table = device_new(NULL, (size_t)(POSITIONS * n) * sizeof(float));
         struct table norms[2] = {table_new(1, n, 0, false, 2.0f), table_new(1, n, 0, false, 2.0f)};
-        const struct evq_cuda_turn turn = {.n = n,
+        const struct evq_cuda_rope turn = {.n = n,
                                            .heads = heads,
                                            .column = number % 3 == 1 ? 3 : number % 3 * 4,
                                            .first_heads = 3,
@@ -274,7 +274,7 @@ static void turns_equal_plain_loops(void **unused)
                                            .d_rest_norm = normed ? norms[1].rows.d_data : NULL,
                                            .first_epsilon = 1e-6f,
                                            .rest_epsilon = 1e-2f,
-                                           .d_turns = d_turns};
+                                           .d_rope_table = d_rope_table};
         // Of most, several values are taken at once: not where column or stride forbid it.
         const int32_t room = (number / 14 % 2 == 0 ? 6 : 8) - turn.column % 4;
         struct table values = table_new(ROWS, turn.column + heads * n, room, bf16, 2.0f);
@@ -282,8 +282,10 @@ static void turns_equal_plain_loops(void **unused)
         before.values = malloc((size_t)(ROWS * values.rows.stride) * sizeof(float));
         assert_non_null(before.values);
         memcpy(before.values, values.values, (size_t)(ROWS * values.rows.stride) * sizeof(float));
-        must(evq_turns_launch(d_frequencies, n / 2, POSITIONS, scale, d_turns, NULL, &err), &err);
-        must(evq_turn_launch(&values.rows, ROWS, d_positions, &turn, NULL, &err), &err);
+        must(
+            evq_rope_table_launch(d_frequencies, n / 2, POSITIONS, scale, d_rope_table, NULL, &err),
+            &err);
+        must(evq_rope_launch(&values.rows, ROWS, d_positions, &turn, NULL, &err), &err);
         table_read(&values);
         for (int32_t r = 0; r < ROWS; r++) {
             for (int32_t h = 0; h < turn.heads; h++) {
@@ -294,7 +296,7 @@ static void turns_equal_plain_loops(void **unused)
         free(before.values);
         must_cuda(cudaFree(d_frequencies));
         must_cuda(cudaFree(d_positions));
-        must_cuda(cudaFree(d_turns));
+        must_cuda(cudaFree(d_rope_table));
         table_free(&norms[0]);
         table_free(&norms[1]);
         table_free(&values);

@@ -49,16 +49,16 @@ norm.cu~kernels~__syncthreads(); // Every warp's sum is there.~
 logsum.cu~kernels~__syncthreads(); // Every warp's state is there.~
 convert.cu~kernels~__syncthreads(); // The tile is there.~
 convert.cu~kernels~__syncthreads(); // Before the next tile.~
-turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
-turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
-turn.cu~kernels~x[i] * cosines[i] - y[i]~x[i] * cosines[i] + y[i]
-turn.cu~kernels~evq_load(norm + half + at, to_y)~evq_load(norm + at, to_y)
-turn.cu~kernels~y[i] = y[i] * cosines[i] + x[i]~y[i] = y[i] * cosines[i] + turned
-turn.cu~kernels~stride % PAIRS == 0~true
-turn.cu~kernels~turn->column % PAIRS == 0~true
-turn.cu~kernels~head < turn.heads; //~true; //
-turn.cu~kernels~evq_warp_sum<LANES>~evq_warp_sum
-turn.cu~kernels~begin += at_once~begin += at_once + 1
+rope.cu~kernels~head < rope.first_heads~head <= rope.first_heads
+rope.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
+rope.cu~kernels~x[i] * cosines[i] - y[i]~x[i] * cosines[i] + y[i]
+rope.cu~kernels~evq_load(norm + half + at, to_y)~evq_load(norm + at, to_y)
+rope.cu~kernels~y[i] = y[i] * cosines[i] + x[i]~y[i] = y[i] * cosines[i] + turned
+rope.cu~kernels~stride % PAIRS == 0~true
+rope.cu~kernels~rope->column % PAIRS == 0~true
+rope.cu~kernels~head < rope.heads; //~true; //
+rope.cu~kernels~evq_warp_sum<LANES>~evq_warp_sum
+rope.cu~kernels~begin += at_once~begin += at_once + 1
 logsum.cu~kernels~evq_load(bias + c, shifts)~evq_load(bias, shifts)
 logsum.cu~kernels~logits[i] == top ? c + i~logits[i] >= top ? c
 logsum.cu~kernels~fmaxf(top, -FAR)~top

@@ -11,36 +11,36 @@ enum { PAIRS = 4 }; // Of a head that a lane holds.
 /* LANES lanes for each head, a block for each row: its cosines and sines serve all heads. */
 template <typename T, int LANES>
 __global__ static void __launch_bounds__(EVQ_THREADS)
-    turn_row_kernel(T *values, int64_t stride, const int32_t *positions, struct evq_cuda_turn turn)
+    rope_row_kernel(T *values, int64_t stride, const int32_t *positions, struct evq_cuda_rope rope)
 {
     const int32_t half = LANES * PAIRS;
     const int32_t at = threadIdx.x % LANES * PAIRS;
     const int32_t at_once = blockDim.x / LANES;
     T *row = values + blockIdx.x * stride + at;
-    const float *turns = turn.d_turns + (int64_t)positions[blockIdx.x] * (2 * half) + at;
+    const float *turns = rope.d_rope_table + (int64_t)positions[blockIdx.x] * (2 * half) + at;
     float cosines[PAIRS], sines[PAIRS];
 
     evq_load(turns, cosines);
     evq_load(turns + half, sines);
-    for (int32_t begin = 0; begin < turn.heads; begin += at_once) {
+    for (int32_t begin = 0; begin < rope.heads; begin += at_once) {
         const int32_t head = begin + threadIdx.x / LANES;
-        const bool there = head < turn.heads; // Of a warp's heads, some may not be.
-        const bool first = head < turn.first_heads;
+        const bool there = head < rope.heads; // Of a warp's heads, some may not be.
+        const bool first = head < rope.first_heads;
         T *low = row + (int64_t)head * (2 * half);
         float x[PAIRS] = {0}, y[PAIRS] = {0};
         if (there) {
             evq_load(low, x);
             evq_load(low + half, y);
         }
-        if (turn.d_first_norm != nullptr) { // The same for all.
-            const float *norm = first ? turn.d_first_norm : turn.d_rest_norm;
+        if (rope.d_first_norm != nullptr) { // The same for all.
+            const float *norm = first ? rope.d_first_norm : rope.d_rest_norm;
             float squares = 0.0f;
             float to_x[PAIRS], to_y[PAIRS];
             for (int i = 0; i < PAIRS; i++) {
                 squares += x[i] * x[i] + y[i] * y[i];
             }
             const float scale = 1.0f / sqrtf(evq_warp_sum<LANES>(squares) / (float)(2 * half) +
-                                             (first ? turn.first_epsilon : turn.rest_epsilon));
+                                             (first ? rope.first_epsilon : rope.rest_epsilon));
             evq_load(norm + at, to_x);
             evq_load(norm + half + at, to_y);
             for (int i = 0; i < PAIRS; i++) {
@@ -61,25 +61,25 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
 }
 
 /* Any other size. A warp for each head of each row: a norm of some heads, then the pairs (i, i + n
- * / 2) turn. */
+ * / 2) rope. */
 template <typename T>
 __global__ static void __launch_bounds__(EVQ_THREADS)
-    turn_kernel(T *values, int64_t stride, int32_t rows, const int32_t *positions,
-                struct evq_cuda_turn turn)
+    rope_kernel(T *values, int64_t stride, int32_t rows, const int32_t *positions,
+                struct evq_cuda_rope rope)
 {
-    const int64_t items = (int64_t)rows * turn.heads;
+    const int64_t items = (int64_t)rows * rope.heads;
     const int32_t lane = threadIdx.x % EVQ_WARP;
-    const int32_t half = turn.n / 2;
+    const int32_t half = rope.n / 2;
 
     for (int64_t item = (int64_t)blockIdx.x * EVQ_WARPS + threadIdx.x / EVQ_WARP; item < items;
          item += (int64_t)gridDim.x * EVQ_WARPS) {
-        const int64_t row = item / turn.heads;
-        const int32_t head = (int32_t)(item % turn.heads);
-        const bool first = head < turn.first_heads;
-        const float *norm = first ? turn.d_first_norm : turn.d_rest_norm;
-        T *low = values + row * stride + (int64_t)head * turn.n;
+        const int64_t row = item / rope.heads;
+        const int32_t head = (int32_t)(item % rope.heads);
+        const bool first = head < rope.first_heads;
+        const float *norm = first ? rope.d_first_norm : rope.d_rest_norm;
+        T *low = values + row * stride + (int64_t)head * rope.n;
         T *high = low + half;
-        const float *cosines = turn.d_turns + (int64_t)positions[row] * turn.n;
+        const float *cosines = rope.d_rope_table + (int64_t)positions[row] * rope.n;
         const float *sines = cosines + half;
         float scale = 1.0f;
         if (norm != nullptr) { // The same for a warp.
@@ -89,8 +89,8 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
                 const float y = evq_get(high + i);
                 squares += x * x + y * y;
             }
-            scale = 1.0f / sqrtf(evq_warp_sum(squares) / (float)turn.n +
-                                 (first ? turn.first_epsilon : turn.rest_epsilon));
+            scale = 1.0f / sqrtf(evq_warp_sum(squares) / (float)rope.n +
+                                 (first ? rope.first_epsilon : rope.rest_epsilon));
         }
         for (int32_t i = lane; i < half; i += EVQ_WARP) {
             const float x = evq_get(low + i) * (norm != nullptr ? scale * norm[i] : 1.0f);
@@ -104,56 +104,57 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
 /* As few threads as turn the heads in as few steps as a block can. */
 template <int LANES, typename T>
 static void launch_rows(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
-                        const struct evq_cuda_turn *turn, cudaStream_t stream)
+                        const struct evq_cuda_rope *rope, cudaStream_t stream)
 {
     const int32_t most = EVQ_THREADS / LANES;
-    const int32_t steps = (turn->heads - 1) / most + 1;
-    const int32_t at_once = (turn->heads - 1) / steps + 1;
+    const int32_t steps = (rope->heads - 1) / most + 1;
+    const int32_t at_once = (rope->heads - 1) / steps + 1;
     const int32_t threads = ((at_once * LANES - 1) / EVQ_WARP + 1) * EVQ_WARP;
 
-    EVQ_LAUNCH((turn_row_kernel<T, LANES>), (unsigned int)rows, threads, 0, stream, values, stride,
-               d_positions, *turn);
+    EVQ_LAUNCH((rope_row_kernel<T, LANES>), (unsigned int)rows, threads, 0, stream, values, stride,
+               d_positions, *rope);
 }
 
 template <typename T>
 static void launch(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
-                   const struct evq_cuda_turn *turn, cudaStream_t stream)
+                   const struct evq_cuda_rope *rope, cudaStream_t stream)
 {
-    const bool whole = turn->column % PAIRS == 0 && stride % PAIRS == 0;
+    const bool whole = rope->column % PAIRS == 0 && stride % PAIRS == 0;
 
-    switch (whole ? turn->n : 0) {
+    switch (whole ? rope->n : 0) {
     case 32:
-        return launch_rows<4>(values, stride, rows, d_positions, turn, stream);
+        return launch_rows<4>(values, stride, rows, d_positions, rope, stream);
     case 64:
-        return launch_rows<8>(values, stride, rows, d_positions, turn, stream);
+        return launch_rows<8>(values, stride, rows, d_positions, rope, stream);
     case 128:
-        return launch_rows<16>(values, stride, rows, d_positions, turn, stream);
+        return launch_rows<16>(values, stride, rows, d_positions, rope, stream);
     case 256:
-        return launch_rows<32>(values, stride, rows, d_positions, turn, stream);
+        return launch_rows<32>(values, stride, rows, d_positions, rope, stream);
     default:
-        EVQ_LAUNCH(turn_kernel<T>, evq_grid_blocks((int64_t)rows * turn->heads, EVQ_WARPS),
-                   EVQ_THREADS, 0, stream, values, stride, rows, d_positions, *turn);
+        EVQ_LAUNCH(rope_kernel<T>, evq_grid_blocks((int64_t)rows * rope->heads, EVQ_WARPS),
+                   EVQ_THREADS, 0, stream, values, stride, rows, d_positions, *rope);
     }
 }
 
-enum evq_status evq_turn_launch(const struct evq_cuda_rows *values, int32_t rows,
-                                const int32_t *d_positions, const struct evq_cuda_turn *turn,
+enum evq_status evq_rope_launch(const struct evq_cuda_rows *values, int32_t rows,
+                                const int32_t *d_positions, const struct evq_cuda_rope *rope,
                                 cudaStream_t stream, struct evq_error *err)
 {
-    assert(turn->n % 2 == 0);
-    assert(turn->d_turns != nullptr);
-    if (rows == 0 || turn->heads == 0) {
+    assert(rope->n % 2 == 0);
+    assert(rope->d_rope_table != nullptr);
+    if (rows == 0 || rope->heads == 0) {
         return EVQ_OK;
     }
     evq_typed(values, [&](auto type) {
         typedef decltype(type) T;
-        launch(evq_at<T>(values, turn->column), values->stride, rows, d_positions, turn, stream);
+        launch(evq_at<T>(values, rope->column), values->stride, rows, d_positions, rope, stream);
     });
     return evq_cuda_status(cudaGetLastError(), "turn launch", err);
 }
 
 __global__ static void __launch_bounds__(EVQ_THREADS)
-    turns_kernel(const float *frequencies, int32_t half, int64_t count, float scale, float *turns)
+    rope_table_kernel(const float *frequencies, int32_t half, int64_t count, float scale,
+                      float *turns)
 {
     for (int64_t at = (int64_t)blockIdx.x * EVQ_THREADS + threadIdx.x; at < count;
          at += (int64_t)gridDim.x * EVQ_THREADS) {
@@ -165,16 +166,16 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-enum evq_status evq_turns_launch(const float *d_frequencies, int32_t half, int32_t positions,
-                                 float scale, float *d_turns, cudaStream_t stream,
-                                 struct evq_error *err)
+enum evq_status evq_rope_table_launch(const float *d_frequencies, int32_t half, int32_t positions,
+                                      float scale, float *d_rope_table, cudaStream_t stream,
+                                      struct evq_error *err)
 {
     const int64_t count = (int64_t)half * positions;
 
     if (count == 0) {
         return EVQ_OK;
     }
-    EVQ_LAUNCH(turns_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
-               d_frequencies, half, count, scale, d_turns);
+    EVQ_LAUNCH(rope_table_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
+               d_frequencies, half, count, scale, d_rope_table);
     return evq_cuda_status(cudaGetLastError(), "turns launch", err);
 }
