@@ -1,10 +1,10 @@
 /*
- * What a device offers the evaluator child: a table of functions, a plan of operations, batches in,
- * results out. Calls on one state come from one thread at a time; two states of one device may be
- * used by two threads side by side. kernels/ knows nothing of Redis,
- * checkpoints or tasks. The CPU backend is linked in and is the reference; libevalq_cuda.so exports
- * one symbol, evq_backend_module_v1, a function that returns its table, found with dlsym() by
- * copying the pointer's bytes.
+ * What a device offers the evaluator: a table of functions that take a plan of operations and
+ * batches and return results. One thread at a time calls the functions on one state; two threads
+ * can use two states of one device at the same time. The CPU backend is linked in and is the
+ * reference. libevalq_cuda.so exports one symbol, evq_backend_module_v1, a function that returns
+ * its table. It is found with dlsym() by copying the pointer's bytes. kernels/ does not know Redis,
+ * checkpoints or tasks.
  */
 #ifndef EVQ_KERNELS_BACKEND_H
 #define EVQ_KERNELS_BACKEND_H
@@ -39,27 +39,32 @@ enum evq_op_kind {
                  // out may be residual, not in.
     EVQ_OP_SCALE_SHIFT, // out[rows, n] = act(in * weight[n] + bias[n]), per column (BatchNorm1d in
                         // eval form); out may be in.
-    EVQ_OP_EMBEDDING,   // out[rows, n] = scale * weight[token, n] + bias[position, n]; bias: the
-                        // table of learned positions, or -1. Reads no buffer (in is 0).
-    EVQ_OP_LAYER_NORM,  // out[rows, n] = (in - mean) / sqrt(variance + epsilon) * weight[n] +
-                        // bias[n], biased variance; out may be in.
-    EVQ_OP_RMS_NORM,    // Each of a range of heads by itself: in / sqrt(mean(in^2) + epsilon) *
-                        // weight[n]; out may be in. The whole row: column 0, one head.
-    EVQ_OP_ROPE, // In place (out is in) on a range of heads: with d = n / 2, the pairs (i, i + d)
-                 // turn by position * frequencies[i], i < d; cos and sin times scale.
-    EVQ_OP_ATTENTION, // Causal, within each sequence. in: heads of q, then kv_heads of k, then
-                      // kv_heads of v, each n wide; out[rows, heads * n]. Query head h reads
-                      // key head h / (heads / kv_heads); softmax(scale * q.k); with window > 0
-                      // position i sees j in (i - window, i].
-    EVQ_OP_GATE,      // out[rows, n] = act(in[rows, c]) * in[rows, n + c]; out is not in.
-    EVQ_OP_SCORE,     // Scoring head: in[rows, k], weight[n, k], bias[n] or -1; the batch's scores.
-                      // Never stores more than a tile of the logits.
+    // out[rows, n] = scale * weight[token, n] + bias[position, n]; bias is the table of learned
+    // positions, or -1. It reads no buffer (in is 0).
+    EVQ_OP_EMBEDDING,
+    // out[rows, n] = (in - mean) / sqrt(variance + epsilon) * weight[n] + bias[n] with the biased
+    // variance; out may be in.
+    EVQ_OP_LAYER_NORM,
+    // Each head of a range by itself: in / sqrt(mean(in^2) + epsilon) * weight[n]; out may be in.
+    // For the whole row: column 0 and one head.
+    EVQ_OP_RMS_NORM,
+    // In place (out is in) on a range of heads: with d = n / 2, the pairs (i, i + d) are rotated by
+    // position * frequencies[i] for i < d; cosines and sines are multiplied by scale.
+    EVQ_OP_ROPE,
+    // Causal, within each sequence. in has heads of q, then kv_heads of k, then kv_heads of v, each
+    // n wide; out is [rows, heads * n]. Query head h reads key head h / (heads / kv_heads) and
+    // computes softmax(scale * q.k). With window > 0, position i sees j in (i - window, i].
+    EVQ_OP_ATTENTION,
+    EVQ_OP_GATE, // out[rows, n] = act(in[rows, c]) * in[rows, n + c]; out is not in.
+    // Scoring head: in[rows, k], weight[n, k], bias[n] or -1; it computes the batch's scores and
+    // never stores more than a tile of the logits.
+    EVQ_OP_SCORE,
     EVQ_OP_CROSS_ENTROPY, // Loss head: logits in[rows, n], int32 labels of the batch.
     EVQ_OP_SQUARED_ERROR, // Loss head: in[rows, n], float targets of the batch.
     EVQ_OP_COUNT
 };
 
-/* A weight as a plan wants it: rank 1 or 2, of the backend's own layout and type. */
+/* A weight as a plan needs it: rank 1 or 2, in the layout and type of the backend. */
 struct evq_weight_slot {
     const char *name; // For messages.
     int32_t rows;     // n; 1 for a vector.
@@ -68,81 +73,87 @@ struct evq_weight_slot {
 
 enum evq_weight_type { EVQ_WEIGHT_F32, EVQ_WEIGHT_F16, EVQ_WEIGHT_BF16, EVQ_WEIGHT_TYPE_COUNT };
 
-/* Values for rows [first_row, first_row + rows) of a slot, all its columns. */
+/* Values for all columns of the rows [first_row, first_row + rows) of a slot. */
 struct evq_weight_blob {
     const void *values; // Aligned to its type.
     enum evq_weight_type type;
     int32_t first_row, rows;
-    bool transposed; // [columns, rows] in memory, as Conv1D stores it; else [rows, columns].
+    bool transposed; // Memory is [columns, rows], as Conv1D stores it; otherwise [rows, columns].
 };
 
 struct evq_op {
     enum evq_op_kind kind;
-    int32_t in,
-        out; // Activation buffers by number; the batch's inputs are 0; heads write no buffer (-1).
-    int32_t residual;     // GEMM: a buffer to add; 0: none.
+    // Buffers of activations by number. Buffer 0 holds the batch's inputs. Heads write no
+    // buffer (-1).
+    int32_t in, out;
+    int32_t residual;     // For GEMM: a buffer to add; 0: none.
     int32_t weight, bias; // Weight slots by number; -1: none.
-    int32_t n, k;         // Columns out and in.
+    int32_t n, k;         // Number of output and input columns.
     int32_t column, heads, kv_heads, window;
     enum evq_activation activation;
-    float scale, shift; // SCALE_SHIFT without weights: out = in * scale + shift. Else see above.
+    // For SCALE_SHIFT without weights: out = in * scale + shift. For other operations see above.
+    float scale, shift;
     float epsilon;
-    const float *frequencies; // ROPE: n / 2 of them, the model's.
-    int32_t top_k; // CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: not.
+    const float *frequencies; // For ROPE: n / 2 values; they belong to the model.
+    // For CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: does not.
+    int32_t top_k;
 };
 
 enum evq_compute {
-    EVQ_COMPUTE_F32,  // No shortcut that rounds more (TF32 is off).
-    EVQ_COMPUTE_BF16, // Matrix products of bf16 values, summed in fp32; the rest in fp32.
+    EVQ_COMPUTE_F32,  // Nothing is rounded more than fp32 requires (TF32 is off).
+    EVQ_COMPUTE_BF16, // Matrix products of bf16 values are summed in fp32; everything else is fp32.
     EVQ_COMPUTE_COUNT
 };
 
-struct evq_plan { // Immutable once prepared; owned by the model.
+struct evq_plan { // It does not change once it is prepared; it belongs to the model.
     const struct evq_op *ops;
     size_t op_count;
     const struct evq_weight_slot *slots;
     size_t slot_count;
-    int32_t buffer_count; // Numbered 0 to buffer_count - 1.
-    // Width of each: an operation writes and reads the first n (or k) columns of it, or its range
-    // of heads.
+    // Buffers are numbered from 0. The next field is the width of each: an operation reads and
+    // writes its first n (or k) columns, or its range of heads.
+    int32_t buffer_count;
     const int32_t *buffer_columns;
-    int32_t rows_max;   // Largest batch.
-    int32_t length_max; // Longest sequence of a batch; 0: the rows are samples, not tokens.
+    int32_t rows_max;   // The largest batch.
+    int32_t length_max; // The longest sequence of a batch; 0: the rows are samples, not tokens.
     enum evq_compute compute;
 };
 
 /*
- * Host memory, the caller's, may be reused on return. Samples: inputs, and labels or targets.
- * Tokens: sequences packed one after another without padding; what is scored is a list.
+ * Host memory of the caller, which can be reused when exec() returns. For samples: inputs, and
+ * labels or targets. For tokens: sequences packed one after another without padding, and a list of
+ * what is scored.
  */
 struct evq_batch {
     int32_t rows;
     const float *inputs;   // [rows, columns of buffer 0].
-    const int32_t *labels; // [rows] or NULL; checked to be in range by exec (EVQ_E_INVALID).
+    const int32_t *labels; // [rows] or NULL; exec() checks the range (EVQ_E_INVALID).
     const float *targets;  // [rows, n] or NULL.
 
-    const int32_t *tokens; // [rows] or NULL; in range of the vocabulary (EVQ_E_INVALID).
-    const int32_t *starts; // [sequences + 1]: the first row of each; starts[sequences] is rows.
+    const int32_t *tokens; // [rows] or NULL; must be in the vocabulary (EVQ_E_INVALID).
+    // [sequences + 1]: the first row of each sequence; starts[sequences] equals rows.
+    const int32_t *starts;
     int32_t sequences;
     // Position of a row: its place in its sequence.
-    const int32_t *score_rows;    // [scores], ascending, a row may repeat: these rows' outputs say
-                                  // how likely ...
-    const int32_t *score_targets; // ... these tokens are next; in range of SCORE's n.
+    // [scores], ascending; a row may repeat. The rows whose outputs are scored.
+    const int32_t *score_rows;
+    const int32_t *score_targets; // The token that should come next; below n of SCORE.
     int32_t scores;
 
-    // Called by exec(), in its own thread, as parts of the batch are done: where it stays away,
-    // nothing moves. NULL: nobody listens.
+    // exec() calls it on its own thread when parts of the batch are done. If the calls stop, the
+    // device hangs. NULL: nobody listens.
     void (*tell)(void *listener);
     void *listener;
 };
 
 struct evq_row_result {
-    // Cross-entropy in nats (SCORE: minus the target's log-probability), or the sum of squared
+    // Cross-entropy in nats (for SCORE, minus the target's log-probability), or the sum of squared
     // errors of the row.
     double loss;
-    double abs_loss;   // SQUARED_ERROR: sum of absolute errors; else 0.
-    int32_t predicted; // CROSS_ENTROPY, SCORE: first argmax, -1 if any logit is NaN (the loss is
-                       // NaN too); else -1.
+    double abs_loss; // For SQUARED_ERROR: the sum of absolute errors; otherwise 0.
+    // For CROSS_ENTROPY and SCORE: the first argmax, or -1 if a logit is NaN (the loss is then NaN
+    // too); otherwise -1.
+    int32_t predicted;
     bool correct;
     bool in_top_k;
 };
@@ -150,7 +161,7 @@ struct evq_row_result {
 struct evq_backend_config {
     int32_t device;          // CUDA ordinal; ignored by the CPU.
     int32_t threads;         // CPU threads; 0: all cores.
-    size_t memory_bytes_max; // 0: what the device has.
+    size_t memory_bytes_max; // 0: all memory of the device.
 };
 
 struct evq_backend_caps {
@@ -163,52 +174,54 @@ struct evq_backend_stats {
     uint64_t exec_calls;
     uint64_t rows;
     uint64_t flops;
-    size_t memory_bytes; // Held now.
+    size_t memory_bytes; // Memory that is held now.
 };
 
 struct evq_backend_ops {
-    // EVQ_BACKEND_ABI; another value: the module is refused with one log line.
+    // EVQ_BACKEND_ABI. A module with another value is refused with one log line.
     uint32_t abi_version;
     const char *name; // "cpu", "cuda".
-    /* How many devices there are; 0 with err saying why not (no driver, no device). Never crashes.
-     */
+    /* The number of devices; 0 if there is none, and err says why (no driver, no device). It never
+     * crashes. */
     int32_t (*probe)(struct evq_error *err);
     enum evq_status (*open)(const struct evq_backend_config *config, void **ret_state,
                             struct evq_error *err);
     void (*caps)(void *state, struct evq_backend_caps *ret_caps);
-    /* Memory that put() may fill and the host may write: the loader reads checkpoints straight into
+    /* Memory that put() can read and the host can write. The loader reads checkpoints directly into
      * it. */
     enum evq_status (*alloc)(void *state, size_t bytes, void **ret_host, struct evq_error *err);
     void (*free)(void *state, void *host);
-    /* Sizes buffers and weights for plan; the same shapes again keep all memory, and slots of the
-     * same shape their values. The plan must outlive its use. EVQ_E_NOMEM: a plan with fewer
-     * rows_max may fit. EVQ_E_UNSUPPORTED: this backend lacks an operation. */
+    /* Sizes buffers and weights for the plan. If the shapes are the same as before, all memory is
+     * kept, and slots of the same shape keep their values. The plan must outlive its use.
+     * EVQ_E_NOMEM: a plan with a smaller rows_max may fit. EVQ_E_UNSUPPORTED: this backend lacks an
+     * operation. */
     enum evq_status (*prepare)(void *state, const struct evq_plan *plan, struct evq_error *err);
-    /* Memory for the plan's weights alone: put() fills them, exec() wants prepare() first. The same
-     * shapes again keep memory and values as with prepare(). EVQ_E_NOMEM also where the device
-     * would have too little left for others. With exchange() NULL: a backend that holds one set of
+    /* Allocates only the plan's weights: put() can fill them, but exec() needs prepare() first.
+     * Memory and values are kept as with prepare(). EVQ_E_NOMEM: also if too little memory would be
+     * left for others. reserve and exchange are NULL if the backend can hold only one set of
      * weights. */
     enum evq_status (*reserve)(void *state, const struct evq_plan *plan, struct evq_error *err);
-    /* Waits for what both states, of the same device, were given to do; then each has the other's
-     * weights. Neither has a plan any more: prepare() and reserve() keep the values of slots of the
-     * same shape. Nothing else may use either meanwhile. */
+    /* Waits for all work of both states, which must be of the same device, and then exchanges their
+     * weights. Afterwards neither has a plan; prepare() and reserve() keep the values of slots of
+     * the same shape. No other call may use either state meanwhile. */
     enum evq_status (*exchange)(void *state, void *other, struct evq_error *err);
-    /* Values of one slot of the prepared, or reserved, plan. Several blobs fill a slot in row
-     * order; first_row 0 begins anew. blob->values stays untouched until settle(), or catch_up().
-     */
+    /* Copies values into one slot of the prepared or reserved plan. Several blobs fill a slot in
+     * row order; first_row 0 starts again. blob->values must not change until settle() or
+     * catch_up() allows it. */
     enum evq_status (*put)(void *state, int32_t slot, const struct evq_weight_blob *blob,
                            struct evq_error *err);
     /* Returns when no put() reads host memory any more. */
     enum evq_status (*settle)(void *state, struct evq_error *err);
-    /* Returns when none but the `most` latest put() read host memory; *ret_reading: how many of
-     * these still may. */
+    /* Returns when only the latest `most` calls of put() may still read host memory. *ret_reading:
+     * how many of them do. */
     enum evq_status (*catch_up)(void *state, uint32_t most, uint32_t *ret_reading,
                                 struct evq_error *err);
-    /* results: one entry per row, or per score; the caller's array. Returns when it is filled. */
+    /* results is the caller's array with one entry for each row, or for each score. Returns when it
+     * is filled. */
     enum evq_status (*exec)(void *state, const struct evq_batch *batch,
                             struct evq_row_result *results, struct evq_error *err);
     void (*stats)(void *state, struct evq_backend_stats *ret_stats);
-    void (*close)(void *state); // Accepts NULL and half-opened states; waits for work in flight.
+    void (*close)(void *state); // Accepts NULL and half-opened states; waits for running work.
 };
 
 extern const struct evq_backend_ops evq_backend_cpu;

@@ -2,8 +2,9 @@
 
 #include <limits.h>
 
-#define PLAN_ITEMS_MAX    1000000            // Operations, slots, buffers.
-#define PLAN_ELEMENTS_MAX ((int64_t)1 << 40) // Of one slot, or of one buffer with all its rows.
+#define PLAN_ITEMS_MAX 1000000 // Most operations, slots or buffers.
+// Most elements of one slot, or of one buffer with all its rows.
+#define PLAN_ELEMENTS_MAX ((int64_t)1 << 40)
 
 static bool is_head(const struct evq_op *op)
 {
@@ -51,7 +52,7 @@ static const char *embedding_fault(const struct evq_plan *plan, const struct evq
     return table && positions ? NULL : "a table of another shape";
 }
 
-/* A range of heads lies inside its buffer. */
+/* Whether a range of heads is inside its buffer. */
 static bool range_fits(const struct evq_plan *plan, const struct evq_op *op, int64_t heads)
 {
     return op->column >= 0 && heads >= 1 && op->n >= 1 &&
@@ -96,7 +97,7 @@ static const char *score_fault(const struct evq_plan *plan, const struct evq_op 
     return fits ? NULL : "a weight or bias of another shape";
 }
 
-/* Columns that an operation reads of its input. */
+/* Number of columns that an operation reads. */
 static int32_t columns_in(const struct evq_op *op)
 {
     switch (op->kind) {
@@ -127,7 +128,8 @@ static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op
         return "tokens to read in a plan of samples";
     }
     if (is_head(op) != (op == &plan->ops[plan->op_count - 1])) {
-        return "a head before the end, or none there"; // What fills the results must be one thing.
+        // Exactly one operation must fill the results.
+        return "a head before the end, or none there";
     }
     if (!buffer_holds(plan, op->in, columns_in(op))) {
         return "an input that does not fit its buffer";
@@ -318,7 +320,7 @@ enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct e
     return status;
 }
 
-/* Pairs of query and key of one sequence. */
+/* Number of pairs of query and key in one sequence. */
 static uint64_t pairs(int64_t length, int64_t window)
 {
     const int64_t full = window > 0 && window < length ? window : length;
@@ -326,7 +328,7 @@ static uint64_t pairs(int64_t length, int64_t window)
     return (uint64_t)(full * (full + 1) / 2 + (length - full) * full);
 }
 
-/* Floating-point operations of one row of a plan of samples. */
+/* Floating-point operations for one row of a plan over samples. */
 static uint64_t row_flops(const struct evq_plan *plan)
 {
     uint64_t flops = 0;

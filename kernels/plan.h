@@ -1,13 +1,13 @@
 /*
- * What every backend checks before it trusts a plan or a batch. Any thread.
+ * Checks of plans and batches that every backend makes before it trusts them. Any thread.
  */
 #ifndef EVQ_KERNELS_PLAN_H
 #define EVQ_KERNELS_PLAN_H
 
 #include "kernels/backend.h"
 
-/* Every number in range, every shape fitting its slots and buffers, no size overflowing; else
- * EVQ_E_BUG. */
+/* Checks that every number is in range, that every shape fits its slots and buffers, and that no
+ * size overflows. EVQ_E_BUG otherwise. */
 enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* rows within the plan, the arrays its heads read given (EVQ_E_BUG), labels in range

@@ -1,5 +1,5 @@
 /*
- * The CPU backend's table of functions.
+ * The function table of the CPU backend.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 static int32_t cpu_probe(struct evq_error *err)
 {
-    (void)err; // There always is a CPU.
+    (void)err; // A CPU always exists.
     return 1;
 }
 
@@ -86,7 +86,7 @@ static void cpu_free(void *opened, void *host)
     free(host);
 }
 
-/* Memory for activations: kept when a plan of the same shapes comes again. */
+/* Allocates the activations. Memory is kept if a plan of the same shapes follows. */
 static enum evq_status prepare_buffers(struct evq_cpu_state *state, const struct evq_plan *plan,
                                        struct evq_error *err)
 {
@@ -157,7 +157,7 @@ static enum evq_status cpu_put(void *opened, int32_t slot, const struct evq_weig
 static enum evq_status cpu_settle(void *opened, struct evq_error *err)
 {
     (void)opened;
-    (void)err; // put() is done when it returns.
+    (void)err; // put() has finished when it returns.
     return EVQ_OK;
 }
 
@@ -167,7 +167,7 @@ static enum evq_status cpu_catch_up(void *opened, uint32_t most, uint32_t *ret_r
     (void)opened;
     (void)most;
     (void)err;
-    *ret_reading = 0; // put() is done when it returns.
+    *ret_reading = 0; // put() has finished when it returns.
     return EVQ_OK;
 }
 

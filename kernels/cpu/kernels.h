@@ -1,11 +1,9 @@
 /*
- * The inner loops, built once for each instruction set from kernels/cpu/isa/. Any thread: nothing
- * here keeps state.
- *
- * Values lie in rows `stride` floats apart. What follows a row's columns, up to EVQ_KERNELS_PAD of
- * them, may be read and overwritten: rows have that room. Each value is computed from its own row
- * alone, in an order that depends on nothing else: a row's bits do not depend on the rows beside
- * it, so shards add up to the whole. NaN in, NaN out.
+ * The inner loops, compiled once for each instruction set from kernels/cpu/isa/. They keep no
+ * state; any thread. Rows are `stride` floats apart. Up to EVQ_KERNELS_PAD values behind a row's
+ * columns may be read and overwritten, and rows have that room. Each value is computed only from
+ * its own row, in a fixed order, so its bits do not depend on the rows beside it, and shards add up
+ * to the whole. NaN in, NaN out.
  */
 #ifndef EVQ_KERNELS_CPU_KERNELS_H
 #define EVQ_KERNELS_CPU_KERNELS_H
@@ -17,55 +15,55 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/machine.h"
 
-#define EVQ_KERNELS_PAD 32 // No panel and no register is wider.
+#define EVQ_KERNELS_PAD 32 // No panel and no register is wider than this.
 
 /*
- * out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n]. The weight comes
- * in panels (kernels/cpu/weights.h). With pairs, in and the weight are pairs of bf16 values in the
- * place of floats, and stride and lines count pairs.
+ * out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n]. The weight is
+ * stored in panels (kernels/cpu/weights.h). With pairs, in and the weight hold pairs of bf16 values
+ * in the space of floats, and stride and lines count pairs.
  */
 struct evq_gemm {
     int32_t rows, n, k;
-    bool pairs; // Only where evq_kernels.round is there.
+    bool pairs; // Only if evq_kernels.round exists.
     const float *in;
     size_t in_stride;
     const float *panels;
-    const float *bias; // With room like a row; or NULL.
+    const float *bias; // It has spare room like a row; or NULL.
     enum evq_activation activation;
-    const float *residual; // May be out; or NULL.
+    const float *residual; // It may be out; or NULL.
     size_t residual_stride;
-    float *out; // Not in.
+    float *out; // It must not be in.
     size_t out_stride;
-    float *scratch; // evq_kernels.gemm_scratch_floats(rows) of them, aligned to 64 bytes.
+    float *scratch; // evq_kernels.gemm_scratch_floats(rows) floats, aligned to 64 bytes.
 };
 
-/* One head, `count` queries (at most a panel's width) from `first` on, of one sequence. */
+/* One head and `count` queries (at most the width of a panel) of one sequence, from `first` on. */
 struct evq_attention {
-    const float *q, *k, *v; // Of the sequence's first row.
-    size_t in_stride;       // Of all three.
-    int32_t size;           // Of the head.
+    const float *q, *k, *v; // They point to the first row of the sequence.
+    size_t in_stride;       // The stride of all three.
+    int32_t size;           // Values of a head.
     int32_t first, count;
-    int32_t window; // 0: all before.
+    int32_t window; // 0: all earlier positions are seen.
     float scale;
-    float *out; // Of the sequence's first row.
+    float *out; // It points to the first row of the sequence.
     size_t out_stride;
-    bool pairs;     // Multiply in bf16; only where evq_kernels.round is there.
-    float *scratch; // evq_kernels.attention_scratch_floats(size) of them, aligned to 64 bytes.
+    bool pairs;     // Products use bf16; only if evq_kernels.round exists.
+    float *scratch; // evq_kernels.attention_scratch_floats(size) floats, aligned to 64 bytes.
 };
 
-/* The state of one row's logits as tiles of the vocabulary go by. */
+/* The state of one row while the tiles of the vocabulary are processed. */
 struct evq_logsum {
-    float top;   // Largest so far; starts as -INFINITY.
-    double sum;  // Of exp(logit - top).
-    int32_t arg; // First place of top.
+    float top;   // The largest logit so far; starts as -INFINITY.
+    double sum;  // The sum of exp(logit - top).
+    int32_t arg; // The first position of top.
 };
 
 struct evq_kernels {
-    int32_t panel; // Columns of a panel of weights; queries of an attention block.
+    int32_t panel; // Columns of a panel of weights, and queries of an attention block.
 
     size_t (*gemm_scratch_floats)(int32_t rows);
     void (*gemm)(const struct evq_gemm *gemm);
-    /* Rounds rows of k floats to (k + 1) / 2 pairs, the last with a zero where k is odd. out has
+    /* Rounds rows of k floats to (k + 1) / 2 pairs; if k is odd, the last pair has a zero. out has
      * room for whole registers. NULL: this processor does not multiply bf16. */
     void (*round)(const float *in, size_t in_stride, int32_t rows, int32_t k, float *out,
                   size_t out_stride);
@@ -83,19 +81,19 @@ struct evq_kernels {
     void (*layer_norm)(const float *in, size_t in_stride, int32_t rows, int32_t n,
                        const float *weight, const float *bias, float epsilon, float *out,
                        size_t out_stride);
-    /* heads of n columns one after another; out may be in. */
+    /* The heads have n columns each and follow one another; out may be in. */
     void (*rms_norm)(const float *in, size_t in_stride, int32_t rows, int32_t heads, int32_t n,
                      const float *weight, float epsilon, float *out, size_t out_stride);
-    /* Row r turns by turns[positions[r]]: n / 2 cosines, then n / 2 sines. */
+    /* Rotates row r by turns[positions[r]], which holds n / 2 cosines, then n / 2 sines. */
     void (*rope)(float *values, size_t stride, int32_t rows, int32_t heads, int32_t n,
                  const float *turns, const int32_t *positions);
-    /* Takes logits for [first, first + n) of the vocabulary into each row's state. */
+    /* Adds the logits [first, first + n) of the vocabulary to each row's state. */
     void (*logsum)(const float *logits, size_t stride, int32_t rows, int32_t first, int32_t n,
                    struct evq_logsum *sums);
 };
 
-/* Floats from row to row of `round`'s output: an odd number of cache lines, so that rows one above
- * the other fall into different places of the cache. */
+/* Distance between rows of round()'s output, in floats: an odd number of cache lines, so that
+ * consecutive rows use different parts of the cache. */
 size_t evq_kernels_rounded_stride(int32_t k);
 
 /* isa: at most what the machine has, evq_machine_isa(). */

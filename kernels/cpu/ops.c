@@ -21,7 +21,7 @@ static void row_cross_entropy(const float *row, int32_t classes, int32_t label, 
                               struct evq_row_result *result)
 {
     int32_t best = 0;
-    int32_t above = 0; // Logits that come before the label's.
+    int32_t above = 0; // Number of logits that rank before the label's.
     bool broken = false;
 
     for (int32_t c = 0; c < classes; c++) {

@@ -1,6 +1,6 @@
 /*
- * Losses, and scaling by column: plain loops on rows `stride` floats apart. Any thread. The CUDA
- * twins in kernels/cuda/ops.h give the same numbers.
+ * Losses, and scaling by column: plain loops over rows that are `stride` floats apart. Any thread.
+ * The CUDA twins in kernels/cuda/ops.h give the same numbers.
  */
 #ifndef EVQ_KERNELS_CPU_OPS_H
 #define EVQ_KERNELS_CPU_OPS_H
@@ -17,14 +17,14 @@ void evq_ops_scale_shift(const float *in, size_t in_stride, int32_t rows, int32_
                          float *out, size_t out_stride);
 
 /*
- * Cross-entropy in nats, first maximum, and whether the label is among the top_k largest (ties: the
- * lower index first). Labels are in range. A row with a NaN has a NaN loss, predicted -1, and is
- * not correct.
+ * Cross-entropy in nats, the first maximum, and whether the label is among the top_k largest logits
+ * (of equal ones, the lower index counts first). Labels must be in range. A row with a NaN has a
+ * NaN loss, predicted -1, and is not correct.
  */
 void evq_ops_cross_entropy(const float *logits, size_t stride, int32_t rows, int32_t classes,
                            const int32_t *labels, int32_t top_k, struct evq_row_result *results);
 
-/* Sums of squared and absolute errors of each row; targets lie one after another. */
+/* Sums of squared and absolute errors of each row. The targets are packed. */
 void evq_ops_squared_error(const float *outputs, size_t stride, int32_t rows, int32_t columns,
                            const float *targets, struct evq_row_result *results);
 

@@ -19,17 +19,17 @@ struct pool_thread {
 
 struct evq_pool {
     pthread_mutex_t lock;
-    pthread_cond_t wake; // A new run, or the end.
-    pthread_cond_t idle; // The last helper left the run.
-    uint64_t run;        // Counts runs; a helper that sees another value than its own joins.
+    pthread_cond_t wake; // Signals a new run, or the end.
+    pthread_cond_t idle; // Signals that the last helper left the run.
+    uint64_t run; // Counts runs. A helper that sees another value than its own joins the run.
     int32_t helpers_busy;
     bool stop;
     evq_pool_fn fn;
     void *context;
     int32_t part_count;
     _Atomic int32_t part_next;
-    int32_t threads; // The caller included.
-    int32_t started; // Helpers that exist.
+    int32_t threads; // Includes the caller.
+    int32_t started; // Helpers that were started.
     struct pool_thread *helpers;
 };
 
@@ -87,7 +87,7 @@ static enum evq_status start_helpers(struct evq_pool *pool, struct evq_error *er
     sigset_t all;
     sigset_t before;
 
-    // Threads inherit the mask: signals stay with the thread that expects them.
+    // Threads inherit the mask, so signals stay with the thread that expects them.
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int32_t i = 0; i < pool->threads - 1; i++) {

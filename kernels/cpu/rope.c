@@ -13,7 +13,7 @@ static bool fits(const struct evq_rope_table *table, const struct evq_op *op, in
                0;
 }
 
-/* Angles in fp32, as the reference implementations have them. */
+/* Angles are fp32, as in the reference implementations. */
 static void fill(struct evq_rope_table *table)
 {
     const float *frequencies = table->frequencies.data;
@@ -39,7 +39,7 @@ static enum evq_status make(struct evq_rope_table *table, const struct evq_op *o
     enum evq_status status =
         evq_memory_resize(memory, &table->frequencies, line / 2, "rope frequencies", err);
     if (status == EVQ_OK) {
-        // n is at most a buffer's columns: the plan's check keeps the product in bounds.
+        // n is at most the number of a buffer's columns, so the plan's check bounds the product.
         status = evq_memory_resize(memory, &table->block, line * (size_t)positions, "rope", err);
     }
     if (status == EVQ_OK) {
@@ -65,7 +65,7 @@ enum evq_status evq_rope_prepare(struct evq_rope *rope, const struct evq_plan *p
         free(next.of_op);
         return evq_error_set(err, EVQ_E_NOMEM, "rope of %zu operations", plan->op_count);
     }
-    // Tables at hand come first: a plan like the one before finds its own again.
+    // Existing tables are tried first, so that a plan like the one before finds its own again.
     for (size_t i = 0; i < rope->count && i < plan->op_count; i++) {
         next.tables[i] = rope->tables[i];
         rope->tables[i] = (struct evq_rope_table){0};

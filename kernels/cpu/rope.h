@@ -1,5 +1,6 @@
 /*
- * Cosines and sines of the rotary positions of a plan, made once and kept while the plans agree.
+ * Tables of cosines and sines for the rotary positions of a plan. They are kept while plans use the
+ * same ones.
  */
 #ifndef EVQ_KERNELS_CPU_ROPE_H
 #define EVQ_KERNELS_CPU_ROPE_H
@@ -8,16 +9,16 @@
 #include "kernels/cpu/memory.h"
 
 struct evq_rope_table {
-    struct evq_block block; // [positions][n]: n / 2 cosines, then n / 2 sines, times scale.
+    struct evq_block block; // [positions][n]: n / 2 cosines, then n / 2 sines, multiplied by scale.
     struct evq_block frequencies;
     int32_t n, positions;
     float scale;
 };
 
 struct evq_rope {
-    struct evq_rope_table *tables; // Different ones among the plan's operations.
+    struct evq_rope_table *tables; // The different tables of the plan's operations.
     size_t count;
-    size_t *of_op; // Table of each operation; only those of ROPE mean anything.
+    size_t *of_op; // The table of each operation; valid only for ROPE.
 };
 
 /* EVQ_E_NOMEM. */

@@ -5,22 +5,22 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/score.h"
 
-#define ROWS_LEAST 8 // Of a chunk: a tile of the matrix product.
+#define ROWS_LEAST 8 // Fewest rows of a chunk; this is a tile of the matrix product.
 
 struct segment_run {
     struct evq_cpu_state *state;
     const struct evq_batch *batch;
     struct evq_row_result *results;
     const struct evq_segment *segment;
-    int32_t rows;  // Of the batch, or scored.
-    int32_t chunk; // Rows of each part but the last.
+    int32_t rows;  // Rows of the batch, or scored rows.
+    int32_t chunk; // Rows of each part except the last.
 };
 
-/* One chunk in one thread. */
+/* One chunk on one thread. */
 struct chunk {
     const struct segment_run *run;
     int32_t first, rows;
-    float *buffers; // The thread's.
+    float *buffers; // The buffers of the thread.
     float *scratch;
     int32_t positions[EVQ_SCHEDULE_CHUNK];
 };
@@ -28,7 +28,7 @@ struct chunk {
 static size_t scratch_of(const struct evq_kernels *kernels, const struct evq_op *op)
 {
     switch (op->kind) {
-    case EVQ_OP_GEMM: // Its sums, then its rows rounded.
+    case EVQ_OP_GEMM: // Scratch for the sums, then for the rounded rows.
         return kernels->gemm_scratch_floats(EVQ_SCHEDULE_CHUNK) +
                evq_kernels_rounded_stride(op->k) * EVQ_SCHEDULE_CHUNK;
     case EVQ_OP_SCORE:
@@ -56,7 +56,7 @@ static const float *vector_of(const struct evq_cpu_state *state, int32_t slot)
     return slot < 0 ? NULL : state->weights.items[slot].block.data;
 }
 
-/* First row of the chunk in a buffer. A segment of scored rows works on copies. */
+/* The first row of the chunk in a buffer. A segment of scored rows works on copies. */
 static float *rows_of(const struct chunk *chunk, int32_t buffer)
 {
     const struct segment_run *run = chunk->run;
@@ -69,7 +69,7 @@ static float *rows_of(const struct chunk *chunk, int32_t buffer)
     return chunk->buffers + place->at;
 }
 
-/* Inputs are the caller's: copied, because rows have room at their end. */
+/* Copies the caller's inputs, because rows need spare room at their end. */
 static void copy_inputs(const struct chunk *chunk)
 {
     const struct evq_cpu_state *state = chunk->run->state;
@@ -87,8 +87,8 @@ static void copy_inputs(const struct chunk *chunk)
     }
 }
 
-/* Where each row of the chunk stands in the batch; a segment of scored rows takes copies of what
- * is kept for all. */
+/* Finds the position of each row of the chunk in the batch. A segment of scored rows copies what is
+ * kept for all rows. */
 static void gather(struct chunk *chunk)
 {
     const struct evq_cpu_state *state = chunk->run->state;
@@ -269,7 +269,8 @@ static float *thread_buffers(const struct evq_cpu_state *state, int32_t thread)
     return (float *)state->threads.data + (size_t)thread * state->thread_floats;
 }
 
-/* The caller's own parts are enough: it takes some as long as there are any. */
+/* Only the caller's own parts are reported. That is enough, because the caller takes parts as long
+ * as there are any. */
 static void part_done(const struct segment_run *run, int32_t thread)
 {
     if (thread == 0 && run->batch->tell != NULL) {
@@ -296,8 +297,8 @@ static void run_chunk(void *context, int32_t part, int32_t thread)
     part_done(run, thread);
 }
 
-/* One block of queries of one head; blocks of a head come one after another, the longest first, so
- * that its keys stay in the cache and the threads end together. */
+/* Computes one block of queries of one head. Blocks of a head follow one another, the longest
+ * first, so that its keys stay in the cache and the threads finish together. */
 static void run_attention_part(void *context, int32_t part, int32_t thread)
 {
     const struct segment_run *run = context;
@@ -333,7 +334,8 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
     part_done(run, thread);
 }
 
-/* As many chunks as threads, or a multiple of it, so that all end together. */
+/* There are as many chunks as threads, or a multiple of that, so that all threads finish together.
+ */
 static int32_t chunk_rows(const struct evq_cpu_state *state, int32_t rows)
 {
     const int64_t threads = evq_pool_threads(state->pool);

@@ -22,13 +22,13 @@ static void cut(struct evq_schedule *schedule, const struct evq_plan *plan)
 static void reads(struct evq_schedule *schedule, const size_t *written, size_t segment,
                   int32_t buffer)
 {
-    // Segments are counted from 1, so that 0 is "not written yet".
+    // Segments are counted from 1, so 0 means "not written yet".
     if (written[buffer] != segment) {
         schedule->buffers[buffer].shared = true;
     }
 }
 
-/* A buffer is shared when an operation reads what another segment wrote. */
+/* Marks a buffer as shared if an operation reads what another segment wrote. */
 static void share(struct evq_schedule *schedule, const struct evq_plan *plan, size_t *written)
 {
     for (size_t s = 0; s < schedule->segment_count; s++) {
@@ -53,8 +53,8 @@ static void place(struct evq_schedule *schedule, const struct evq_plan *plan)
 {
     for (int32_t i = 0; i < plan->buffer_count; i++) {
         struct evq_buffer *buffer = &schedule->buffers[i];
-        // Room beyond the columns; an odd number of cache lines, so that rows one above the other
-        // fall into different places of the cache.
+        // Rows have room behind their columns and an odd number of cache lines, so that consecutive
+        // rows use different parts of the cache.
         const size_t lines = ((size_t)plan->buffer_columns[i] + EVQ_KERNELS_PAD + 15) / 16;
         buffer->stride = (lines | 1) * 16;
         buffer->at = schedule->thread_floats;

@@ -2,21 +2,21 @@
 
 #include <math.h>
 
-#define TILE_PANELS                                                                                \
-    16 // Panels of a tile of the vocabulary: its logits stay in the second-level cache.
+// Panels in a tile of the vocabulary. The logits of a tile fit into the second-level cache.
+#define TILE_PANELS 16
 
 static size_t lines(size_t bytes)
 {
     return (bytes + 63) / 64 * 16;
 }
 
-/* Of a row's logits of one tile, in floats. */
+/* Floats of one row's logits in a tile. */
 static size_t tile_stride(const struct evq_kernels *kernels)
 {
     return ((size_t)kernels->panel * TILE_PANELS + EVQ_KERNELS_PAD + 15) / 16 * 16;
 }
 
-/* The tile's logits, the state of each row, the product's own scratch, the rows rounded. */
+/* The tile's logits, the state of each row, the scratch of the product, and the rounded rows. */
 size_t evq_score_scratch_floats(const struct evq_kernels *kernels, int32_t rows, int32_t k)
 {
     return tile_stride(kernels) * (size_t)rows + lines((size_t)rows * sizeof(struct evq_logsum)) +
@@ -52,7 +52,7 @@ static void finish(const struct evq_score *score, const struct evq_logsum *sums)
     }
 }
 
-/* The rows as the products read them: rounded where the weight is. */
+/* The rows as the product reads them: rounded if the weight is. */
 static struct evq_gemm product(const struct evq_score *score, float *scratch)
 {
     const struct evq_kernels *kernels = score->kernels;

@@ -1,5 +1,5 @@
 /*
- * The scoring head: logits of a few rows, a tile of the vocabulary at a time.
+ * The scoring head: computes the logits of a few rows, one tile of the vocabulary at a time.
  */
 #ifndef EVQ_KERNELS_CPU_SCORE_H
 #define EVQ_KERNELS_CPU_SCORE_H
@@ -14,15 +14,15 @@ struct evq_score {
     int32_t rows, k;
     const struct evq_weight *weight;
     const float *bias;              // Or NULL.
-    const int32_t *first;           // [rows + 1]: of the scores of each row,
+    const int32_t *first;           // [rows + 1]: the first score of each row,
     const int32_t *targets;         // and the target of every score of the batch.
-    struct evq_row_result *results; // Of the batch.
+    struct evq_row_result *results; // The results of the whole batch.
     float *scratch;                 // evq_score_scratch_floats(), aligned to 64 bytes.
 };
 
 size_t evq_score_scratch_floats(const struct evq_kernels *kernels, int32_t rows, int32_t k);
 
-/* Fills the results of these rows' scores. */
+/* Fills in the results of these rows' scores. */
 void evq_score_run(const struct evq_score *score);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What an opened CPU backend holds. One thread, but for what run.c does with the pool.
+ * The state of an opened CPU backend. One thread, except for what run.c does with the pool.
  */
 #ifndef EVQ_KERNELS_CPU_STATE_H
 #define EVQ_KERNELS_CPU_STATE_H
@@ -21,9 +21,9 @@ struct evq_cpu_state {
     struct evq_schedule schedule;
     struct evq_tokens tokens;
     struct evq_rope rope;
-    struct evq_block shared; // Buffers that keep all rows.
+    struct evq_block shared; // Buffers that are kept for all rows.
     struct evq_block
-        threads; // For each thread: a chunk of every buffer, then the kernels' scratch.
+        threads; // For each thread: a chunk of every buffer, then the scratch of the kernels.
     size_t thread_floats;
     struct evq_backend_stats stats;
 };

@@ -5,8 +5,8 @@
 
 #include "kernels/cpu/kernels.h"
 
-#define PIECE                                                                                      \
-    128 // Values converted at a time: a panel's share of them stays in the first-level cache.
+// Values that are converted at a time. Their share of a panel fits into the first-level cache.
+#define PIECE 128
 
 static bool is_matrix(const struct evq_plan *plan, int32_t slot)
 {
@@ -60,7 +60,7 @@ enum evq_status evq_weights_prepare(struct evq_weights *weights, const struct ev
                                               : EVQ_WEIGHT_PANELS;
         if (weight->block.data != NULL && weight->rows == slot->rows &&
             weight->columns == slot->columns && weight->form == form) {
-            continue; // Keeps its values too.
+            continue; // The slot keeps its values too.
         }
         evq_memory_release(memory, &weight->block);
         weight->rows = slot->rows;
@@ -91,7 +91,8 @@ static float from_bits(uint32_t bits)
     return value;
 }
 
-/* Exact: every half is a float. Multiplying by 2^112 mends the exponent, denormals included. */
+/* The conversion is exact, because every half is a float. Multiplying by 2^112 corrects the
+ * exponent, also for denormals. */
 static float from_half(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
@@ -103,7 +104,7 @@ static float from_half(uint16_t half)
     return from_bits(sign) + from_bits(size) * (sign != 0 ? -0x1p112f : 0x1p112f);
 }
 
-/* To the nearest, ties to even; a NaN stays one. */
+/* Rounds to the nearest, ties to even. A NaN stays a NaN. */
 static uint16_t to_bf16(float value)
 {
     uint32_t bits;
@@ -115,7 +116,8 @@ static uint16_t to_bf16(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* count values of the blob from index `at` on, as floats: where they are, or converted into out. */
+/* Returns `count` values of the blob from index `at` on as floats: in place, or converted into out.
+ */
 static const float *floats_at(const struct evq_weight_blob *blob, size_t at, int32_t count,
                               float *out)
 {
@@ -137,7 +139,7 @@ static const float *floats_at(const struct evq_weight_blob *blob, size_t at, int
     }
 }
 
-/* Where the value of one row and column lies, in floats or in bf16 values. */
+/* The position of the value of one row and column, in floats or in bf16 values. */
 static size_t panel_at(const struct evq_weight *weight, int32_t panel, int32_t row, int32_t column)
 {
     const size_t columns = (size_t)weight->columns;
@@ -150,8 +152,8 @@ static size_t panel_at(const struct evq_weight *weight, int32_t panel, int32_t r
     return ((size_t)(row / panel) * columns + (size_t)column) * (size_t)panel + lane;
 }
 
-/* `count` values of one row from a column on. Few instructions a value: this is half of what
- * loading a model costs. */
+/* Stores `count` values of one row from a column on. It uses few instructions per value, because
+ * this is half of the cost of loading a model. */
 static void store_row(const struct evq_weight *weight, int32_t panel, int32_t row, int32_t from,
                       int32_t count, const float *values)
 {
@@ -168,14 +170,15 @@ static void store_row(const struct evq_weight *weight, int32_t panel, int32_t ro
             out[(size_t)c * step] = values[c];
         }
     } else {
-        uint16_t *out = shorts + panel_at(weight, panel, row, from); // from is even: a pair begins.
+        // from is even, so a pair begins here.
+        uint16_t *out = shorts + panel_at(weight, panel, row, from);
         for (int32_t c = 0; c < count; c++) {
             out[(size_t)(c / 2) * 2 * step + (size_t)(c % 2)] = to_bf16(values[c]);
         }
     }
 }
 
-/* `count` values of one column from a row on, all of one panel. */
+/* Stores `count` values of one column from a row on, all in one panel. */
 static void store_column(const struct evq_weight *weight, int32_t panel, int32_t row, int32_t count,
                          int32_t column, const float *values)
 {
@@ -205,7 +208,7 @@ struct put_run {
     int32_t first_panel;
 };
 
-/* The rows of the blob that fall into one panel. */
+/* Stores the rows of the blob that belong to one panel. */
 static void put_panel(void *context, int32_t part, int32_t thread)
 {
     const struct put_run *run = context;

@@ -120,8 +120,8 @@ enum evq_status evq_child_job_open(const struct evq_config *config, const struct
     }
     const struct evq_root *root = evq_config_root_find(config, work->job->root);
     if (root == NULL) {
+        // This is a fault of this machine's set-up, so the job's attempt is not charged.
         return evq_error_set(
-            // This is a fault of this machine's set-up, so the job's attempt is not charged.
             err, EVQ_E_INCOMPLETE,
             "root '%s' of checkpoint '%s' is not known on this worker: add under roots: in %s the "
             "line \"%s: /DIRECTORY/HERE\"",

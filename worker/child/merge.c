@@ -74,9 +74,8 @@ static enum evq_status sums_add(struct evq_result *into, struct evq_sum *sums,
 
 static void timing_add(struct evq_timing *into, const struct evq_timing *add)
 {
-    into->load_us =
-        // Shards load at the same time, so the longest load counts.
-        add->load_us > into->load_us ? add->load_us : into->load_us;
+    // Shards load at the same time, so the longest load counts.
+    into->load_us = add->load_us > into->load_us ? add->load_us : into->load_us;
     into->compute_us += add->compute_us;
     into->bytes += add->bytes;
     into->samples += add->samples;

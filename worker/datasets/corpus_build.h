@@ -64,8 +64,8 @@ enum evq_status evq_documents_check(const struct evq_task_config *task,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_prompt_items_read(struct evq_corpus_build *build,
                                       struct evq_error *err) EVQ_CHECK_RESULT; // For format jsonl.
+// For format tokens.
 enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build,
-                                       // For format tokens.
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Checks the options of evq_prompt_items_read(). EVQ_E_INVALID. */

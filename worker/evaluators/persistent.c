@@ -368,9 +368,8 @@ static enum evq_status ready_wait(struct evq_persistent *persistent,
     while (said != SAID_READY) {
         const enum evq_status status = line_next(persistent, request, report, &said, failure, err);
         if (status != EVQ_OK) {
-            failure->crash =
-                // The program never saw the job, so the program is broken and not the checkpoint.
-                false;
+            // The program never saw the job, so the program is broken and not the checkpoint.
+            failure->crash = false;
             return status;
         }
         if (said != SAID_NOTHING && said != SAID_READY && said != SAID_PROGRESS) {

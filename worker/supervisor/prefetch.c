@@ -50,8 +50,8 @@ static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *j
                                            evq_channel_bytes("record", record.data, record.bytes)};
         const enum evq_status status = evq_channel_send(&slot->channel, "prefetch", fields,
                                                         sizeof(fields) / sizeof(fields[0]), NULL);
+        // If this fails, the child dies, and its death is handled elsewhere.
         evq_log(EVQ_LOG_DEBUG, "prefetch_load", "job=%s slot=%u told=%d", supervisor->prefetch.id,
-                // If this fails, the child dies, and its death is handled elsewhere.
                 slot->number, status == EVQ_OK);
     }
     evq_buffer_free(&record);

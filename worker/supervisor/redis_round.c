@@ -152,10 +152,9 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
         supervisor->registered
             ? evq_suite_registry_refresh(&supervisor->registry, supervisor->redis.queue, &err)
             : evq_suite_registry_register(&supervisor->registry, supervisor->redis.queue, &err);
-    if (!evq_redis_session_note_read(&supervisor->redis, status,
-                                     // The renewal only reads, so it does not end an outage of
-                                     // writes.
-                                     &err)) {
+    // The renewal only reads, so it does not end an outage of
+    // writes.
+    if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }
     if (status != EVQ_OK) {
@@ -265,18 +264,16 @@ static void wait_begin(struct evq_supervisor *supervisor)
     }
     const bool quiet = supervisor_quiet(supervisor);
     if (quiet && supervisor->redis.second != NULL) {
-        evq_conn_drop(
-            // So that very many idle workers need only one connection each.
-            supervisor->redis.second);
+        // So that very many idle workers need only one connection each.
+        evq_conn_drop(supervisor->redis.second);
     }
     int64_t block_ms = evq_clock_jitter_ms(&supervisor->redis.seed, BLOCK_MS * 4 / 5, 25);
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms - now_ms < block_ms) {
         block_ms = supervisor->claim_again_ms - now_ms;
     }
     if (quiet && supervisor->beat_due_ms - now_ms < block_ms) {
-        block_ms =
-            // The connection must be free when the heartbeat is due.
-            supervisor->beat_due_ms - now_ms;
+        // The connection must be free when the heartbeat is due.
+        block_ms = supervisor->beat_due_ms - now_ms;
     }
     const enum evq_status status =
         evq_redis_session_wait(&supervisor->redis, classes, count, block_ms, quiet, &err);

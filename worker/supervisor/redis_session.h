@@ -62,9 +62,8 @@ bool evq_redis_session_note_read(struct evq_redis_session *session, enum evq_sta
 enum evq_status evq_redis_session_wait(struct evq_redis_session *session, const uint32_t *classes,
                                        uint32_t class_count, int64_t timeout_ms, bool quiet,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
-int evq_redis_session_wait_fd(
-    // File descriptor to poll for reading; -1: not waiting.
-    const struct evq_redis_session *session);
+// File descriptor to poll for reading; -1: not waiting.
+int evq_redis_session_wait_fd(const struct evq_redis_session *session);
 /* Reads the answer if the descriptor is readable or the answer is overdue. *ret_over: the wait has
  * ended. */
 enum evq_status evq_redis_session_wait_end(struct evq_redis_session *session, bool readable,

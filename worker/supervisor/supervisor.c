@@ -335,9 +335,8 @@ static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
     }
     if (options->idle_exit_s >= 0 && supervisor->leases == NULL && !supervisor->draining) {
         const int64_t idle_due = supervisor->idle_since_ms + options->idle_exit_s * 1000;
-        due =
-            // If it has passed, only an event can change anything.
-            idle_due > now_ms && idle_due < due ? idle_due : due;
+        // If it has passed, only an event can change anything.
+        due = idle_due > now_ms && idle_due < due ? idle_due : due;
     }
     // An overdue drain, and deadlines on the wall clock, are checked at intervals.
     const int64_t most_ms = supervisor->draining      ? 100

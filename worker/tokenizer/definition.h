@@ -109,8 +109,8 @@ enum evq_status evq_definition_text_check(const struct evq_buffer *file, const c
 enum evq_status evq_definition_refuse(const struct evq_definition *definition,
                                       struct evq_error *err, const char *format, ...)
     EVQ_PRINTF(3, 4);
+// The same with EVQ_E_CORRUPT.
 enum evq_status evq_definition_bad(const struct evq_definition *definition, struct evq_error *err,
-                                   // The same with EVQ_E_CORRUPT.
                                    const char *format, ...) EVQ_PRINTF(3, 4);
 
 /* Writes text for messages, truncated to 60 bytes and escaped. out_bytes is at least 260. Returns

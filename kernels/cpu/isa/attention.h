@@ -1,8 +1,9 @@
 /*
- * Causal attention of one head for a block of queries, block of keys by block of keys. The queries
- * lie in the lanes: scores and their exponentials need no sum across a register, and keys and
- * values are read as they stand. Blocks of keys start at multiples of KEYS in the sequence, and a
- * block that a query does not see changes nothing of it: its bits depend on its sequence alone.
+ * Causal attention of one head for a block of queries, one block of keys after another. Each lane
+ * holds one query, so scores and exponentials need no sum across a register, and keys and values
+ * are read as they are stored. Blocks of keys start at multiples of KEYS in the sequence. A block
+ * that a query does not see does not change its result, so the bits of a result depend only on its
+ * own sequence.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_ATTENTION_H
 #define EVQ_KERNELS_CPU_ISA_ATTENTION_H
@@ -12,15 +13,15 @@
 #include "kernels/cpu/isa/vecmath.h"
 #include "kernels/cpu/kernels.h"
 
-#define KEYS 64 // Of a block.
+#define KEYS 64 // Keys in a block.
 
-/* Of the scratch. */
+/* Parts of the scratch memory. */
 struct attention_parts {
     float *queries; // [size][PANEL], or pairs.
-    float *scores;  // [KEYS][PANEL], then their exponentials, then pairs of them.
-    float *values;  // [size][PANEL], summed so far.
+    float *scores;  // [KEYS][PANEL]: scores, later their exponentials, later pairs of these.
+    float *values;  // [size][PANEL]: the sums so far.
     float *tops;    // [PANEL]: the largest score,
-    float *sums;    // and the sum of exponentials, of each query.
+    float *sums;    // and the sum of the exponentials, for each query.
     float *joined;  // Pairs of keys or values, [KEYS][joined_stride].
     size_t joined_stride;
 };
@@ -64,7 +65,7 @@ static void attention_queries(const struct evq_attention *at, const struct atten
 #endif
 }
 
-/* Key `key` is hidden from query i when it comes after it, or a window before it. */
+/* Hides key `key` from query i if the key comes after the query, or before its window. */
 static void attention_mask(const struct evq_attention *at, int32_t key, float *scores)
 {
     for (int32_t i = 0; i < PANEL; i++) {
@@ -75,7 +76,7 @@ static void attention_mask(const struct evq_attention *at, int32_t key, float *s
     }
 }
 
-/* Turns scores into exponentials; rescales what is summed so far to the new largest score. */
+/* Turns scores into exponentials, and rescales the sums so far to the new largest score. */
 static void attention_weigh(const struct evq_attention *at, const struct attention_parts *parts,
                             int32_t keys)
 {
@@ -88,7 +89,7 @@ static void attention_weigh(const struct evq_attention *at, const struct attenti
             top = vec_max(vec_load(scores + (size_t)j * PANEL + v), top);
         }
         vec_store(parts->tops + v, top);
-        const vec base = vec_select(top == -INFINITY, (vec){0}, top); // Nothing seen as yet.
+        const vec base = vec_select(top == -INFINITY, (vec){0}, top); // No key was visible so far.
         vec sum = {0};
         for (int32_t j = 0; j < keys; j++) {
             const vec weight = vec_exp(vec_load(scores + (size_t)j * PANEL + v) - base);
@@ -114,7 +115,7 @@ static void attention_write(const struct evq_attention *at, const struct attenti
     }
 }
 
-/* Scores of a block of keys: [keys][PANEL]. */
+/* Computes the scores of a block of keys: [keys][PANEL]. */
 static void attention_scores(const struct evq_attention *at, const struct attention_parts *parts,
                              const float *keys, int32_t count)
 {
@@ -129,7 +130,7 @@ static void attention_scores(const struct evq_attention *at, const struct attent
     tile_run(false, count, keys, at->in_stride, 1, parts->queries, at->size, parts->scores, true);
 }
 
-/* values[size][PANEL] += the block's values, weighed. */
+/* Adds the block's weighted values to values[size][PANEL]. */
 static void attention_sum(const struct evq_attention *at, const struct attention_parts *parts,
                           const float *values, int32_t count)
 {
@@ -148,7 +149,7 @@ static void attention_sum(const struct evq_attention *at, const struct attention
 static void attention_run(const struct evq_attention *at)
 {
     const struct attention_parts parts = attention_place(at);
-    const int32_t end = at->first + at->count; // No query sees further.
+    const int32_t end = at->first + at->count; // No query sees a key after this one.
     const int32_t low = at->window > 0 && at->first >= at->window ? at->first - at->window + 1 : 0;
 
     attention_queries(at, &parts);

@@ -1,6 +1,6 @@
 /*
- * Matrix products over panels, with bias, activation and residual joined on while the sums are
- * near.
+ * Matrix products over panels. Bias, activation and residual are applied while the sums are still
+ * in the cache.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_GEMM_H
 #define EVQ_KERNELS_CPU_ISA_GEMM_H
@@ -9,7 +9,8 @@
 #include "kernels/cpu/isa/vecmath.h"
 #include "kernels/cpu/kernels.h"
 
-#define GEMM_DEPTH 192 // Of a block of a panel: with its rows it stays in the first-level cache.
+// Depth of a block of a panel. With its rows it fits into the first-level cache.
+#define GEMM_DEPTH 192
 
 static size_t gemm_scratch_floats(int32_t rows)
 {

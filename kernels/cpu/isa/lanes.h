@@ -1,7 +1,7 @@
 /*
- * A register of floats of the instruction set that this build is for. C has no other way to say it
- * than the compiler's vector types. Everything in this folder is included by table.c alone, which
- * is compiled once for each instruction set.
+ * One register of floats of the instruction set that this file is compiled for. C can express this
+ * only with the compiler's vector types. Only table.c includes the files of this folder, and it is
+ * compiled once for each instruction set.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_LANES_H
 #define EVQ_KERNELS_CPU_ISA_LANES_H
@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-// The tile of a matrix product that fills the registers, and the lanes of one.
+// The tile of a matrix product that fills the registers, and the number of lanes of one register.
 #if defined(__AVX512F__)
 #define LANES        16
 #define TILE_ROWS    8
@@ -46,7 +46,7 @@ static inline void vec_store(float *to, vec v)
     memcpy(to, &v, sizeof(v));
 }
 
-/* The first count of LANES; the others are `rest`. */
+/* Loads the first `count` lanes; the others become `rest`. */
 static inline vec vec_load_some(const float *from, int32_t count, float rest)
 {
     vec v = (vec){0} + rest;
@@ -64,13 +64,13 @@ static inline vec vec_all(float value)
     return (vec){0} + value;
 }
 
-/* mask is all ones or all zeros in each lane, as comparisons give it. */
+/* Each lane of mask is all ones or all zeros, as comparisons return it. */
 static inline vec vec_select(ivec mask, vec yes, vec no)
 {
     return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
 }
 
-/* a where a > b, else b: a NaN in a is lost, one in b stays. */
+/* a if a > b, otherwise b. A NaN in a is lost, and one in b is kept. */
 static inline vec vec_max(vec a, vec b)
 {
 #if defined(__AVX512F__)

@@ -1,5 +1,6 @@
 /*
- * The logarithm of a sum of exponentials, and the first largest logit, over tiles of a vocabulary.
+ * Computes the logarithm of a sum of exponentials, and the first largest logit, over tiles of a
+ * vocabulary.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_LOGSUM_H
 #define EVQ_KERNELS_CPU_ISA_LOGSUM_H
@@ -43,7 +44,7 @@ static void logsum_take(const float *logits, size_t stride, int32_t rows, int32_
     for (int32_t r = 0; r < rows; r++) {
         const float *row = logits + (size_t)r * stride;
         struct evq_logsum *state = &sums[r];
-        const float top = logsum_top(row, n); // A NaN shows in the sum.
+        const float top = logsum_top(row, n); // A NaN appears in the sum.
         if (top > state->top) {
             int32_t c = 0;
             while (row[c] != top) {

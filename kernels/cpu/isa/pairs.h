@@ -1,6 +1,6 @@
 /*
- * Two bf16 values in the place of a float, as the products of pairs read them; the first is the low
- * half. Rounded to the nearest, ties to even.
+ * Pairs of bf16 values in the space of one float, for products of pairs. The first value is the low
+ * half. Values are rounded to the nearest, ties to even.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_PAIRS_H
 #define EVQ_KERNELS_CPU_ISA_PAIRS_H
@@ -22,7 +22,7 @@ static inline vec pairs_of(vec first, vec second)
     return (vec)_mm512_permutexvar_epi16(_mm512_loadu_si512(order), both);
 }
 
-/* Neighbours in each row join: (k + 1) / 2 pairs, the last one with a zero where k is odd. */
+/* Joins neighbours in each row: (k + 1) / 2 pairs. If k is odd, the last pair has a zero. */
 static void pairs_round(const float *in, size_t in_stride, int32_t rows, int32_t k, float *out,
                         size_t out_stride)
 {
@@ -41,7 +41,7 @@ static void pairs_round(const float *in, size_t in_stride, int32_t rows, int32_t
     }
 }
 
-/* Rows one above the other join: [ceil(rows / 2)][columns], zeros below an odd last one. */
+/* Joins each row with the next one: [ceil(rows / 2)][columns]. An odd last row gets zeros. */
 static void pairs_of_rows(const float *in, size_t in_stride, int32_t rows, int32_t columns,
                           float *out, size_t out_stride)
 {
@@ -50,7 +50,8 @@ static void pairs_of_rows(const float *in, size_t in_stride, int32_t rows, int32
         const float *second = first + in_stride;
         float *to = out + (size_t)(r / 2) * out_stride;
         for (int32_t c = 0; c < columns; c += LANES) {
-            const vec low = vec_load(first + c); // Past the columns: the row's room.
+            // Behind the columns it reads the row's spare room.
+            const vec low = vec_load(first + c);
             const vec high = r + 1 < rows ? vec_load(second + c) : (vec){0};
             vec_store(to + c, pairs_of(low, high));
         }

@@ -1,5 +1,5 @@
 /*
- * What is done to rows between the matrix products: activations, gates, norms, rotary positions.
+ * Operations on rows between the matrix products: activations, gates, norms, rotary positions.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_ROWS_H
 #define EVQ_KERNELS_CPU_ISA_ROWS_H
@@ -13,7 +13,7 @@ static void rows_activate(float *values, size_t stride, int32_t rows, int32_t n,
 {
     for (int32_t r = 0; r < rows; r++) {
         float *row = values + (size_t)r * stride;
-        for (int32_t c = 0; c < n; c += LANES) { // Past n: the row's room.
+        for (int32_t c = 0; c < n; c += LANES) { // Behind n it uses the row's spare room.
             vec_store(row + c, vec_activate(vec_load(row + c), activation));
         }
     }
@@ -31,7 +31,7 @@ static void rows_gate(const float *in, size_t in_stride, int32_t rows, int32_t n
     }
 }
 
-/* c + LANES <= n: a whole register. Else what is there, and zeros. */
+/* A whole register if c + LANES <= n, otherwise the remaining values and zeros. */
 static inline vec row_part(const float *row, int32_t c, int32_t n)
 {
     return c + LANES <= n ? vec_load(row + c) : vec_load_some(row + c, n - c, 0.0f);

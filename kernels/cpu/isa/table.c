@@ -1,6 +1,6 @@
 /*
- * One build of the inner loops: kernels/CMakeLists.txt compiles this file once for each instruction
- * set, with EVQ_KERNELS_TABLE as the table's name.
+ * The inner loops for one instruction set. kernels/CMakeLists.txt compiles this file once for each
+ * set, with EVQ_KERNELS_TABLE as the name of the table.
  */
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/gemm.h"

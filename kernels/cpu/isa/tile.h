@@ -1,11 +1,9 @@
 /*
- * The inner loop of every matrix product:
- * sums[rows][PANEL] += a[rows, depth] * panel[depth, PANEL].
- * Each value is the sum over depth in order, in one accumulator, so its bits depend neither on the
- * tile's rows nor on where the loops are cut.
- *
- * With pairs, a and the panel hold two bf16 values in the place of a float, which are multiplied
- * and added together: depth then counts pairs.
+ * The inner loop of every matrix product: sums[rows][PANEL] += a[rows, depth] * panel[depth,
+ * PANEL]. Each value is summed over depth in order, in one accumulator, so its bits do not depend
+ * on the rows of the tile or on where the loops are divided. With pairs, a and the panel hold two
+ * bf16 values in the space of a float, which are multiplied and added together; depth then counts
+ * pairs.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_TILE_H
 #define EVQ_KERNELS_CPU_ISA_TILE_H
@@ -31,9 +29,9 @@ TILE_INLINE vec tile_step(const bool pairs, vec sum, const float *a, vec line)
     return sum + *a * line;
 }
 
-/* pairs and rows must be constants at the call: the loops over rows unroll, and the sums stay in
- * registers. Rows of a lie row_step apart, values to be multiplied with consecutive lines of the
- * panel depth_step; rows of sums PANEL. fresh: the sums start at zero. */
+/* pairs and rows must be constants at the call, so that the loops over rows unroll and the sums
+ * stay in registers. The rows of a are row_step apart, the values for consecutive lines of the
+ * panel depth_step apart, and the rows of sums PANEL apart. fresh: the sums start at zero. */
 TILE_INLINE void tile_of(const bool pairs, const int32_t rows, const float *a, size_t row_step,
                          size_t depth_step, const float *panel, int32_t depth, float *sums,
                          bool fresh)
@@ -94,7 +92,7 @@ TILE_INLINE void tile_rows(const bool pairs, int32_t rows, const float *a, size_
     }
 }
 
-/* Any number of rows. */
+/* The same for any number of rows. */
 static void tile_run(bool pairs, int32_t rows, const float *a, size_t row_step, size_t depth_step,
                      const float *panel, int32_t depth, float *sums, bool fresh)
 {

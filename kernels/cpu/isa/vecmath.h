@@ -1,8 +1,8 @@
 /*
- * Exponential, tanh, erf and the activations on registers. Polynomials: minimax, fitted for this
- * file. Errors, tested against double: exp, 1 / (1 + exp(-x)) and tanh within 3 units in the last
- * place, or zero where the result is denormal; the GELUs and SiLU within 2e-7 of max(1, |x|). NaN
- * in, NaN out.
+ * Exponential, tanh, erf and the activations on registers, by minimax polynomials that were fitted
+ * for this file. Errors, tested against double: exp, 1 / (1 + exp(-x)) and tanh are within 3 units
+ * in the last place, or zero if the result is denormal; the GELUs and SiLU are within 2e-7 of
+ * max(1, |x|). NaN in, NaN out.
  */
 #ifndef EVQ_KERNELS_CPU_ISA_VECMATH_H
 #define EVQ_KERNELS_CPU_ISA_VECMATH_H
@@ -10,8 +10,8 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/isa/lanes.h"
 
-/* x * 2^n for whole n from -150 to 129; in two factors, so that the smallest results are denormal
- * and the largest infinite. */
+/* x * 2^n for integers n from -150 to 129. It uses two factors, so that the smallest results are
+ * denormal and the largest infinite. */
 static inline vec vec_scale2(vec x, vec n)
 {
 #if defined(__AVX512F__)
@@ -58,7 +58,7 @@ static inline vec vec_tanh(vec x)
     return vec_select(size > 0.55f, vec_select(x < 0.0f, -far, far), p * x);
 }
 
-/* The normal distribution's share below x: (1 + erf(x / sqrt(2))) / 2; by erfc where that would
+/* The normal distribution function, (1 + erf(x / sqrt(2))) / 2, computed by erfc if the sum would
  * cancel. */
 static inline vec vec_normal(vec x)
 {
@@ -88,7 +88,7 @@ static inline vec vec_activate(vec x, enum evq_activation activation)
 {
     switch (activation) {
     case EVQ_ACT_RELU:
-        return vec_select(x < 0.0f, (vec){0}, x); // Written so that a NaN passes.
+        return vec_select(x < 0.0f, (vec){0}, x); // Written so that a NaN is kept.
     case EVQ_ACT_TANH:
         return vec_tanh(x);
     case EVQ_ACT_GELU_ERF:

@@ -143,8 +143,8 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
                                 int32_t rows_least, struct evq_error *err)
 {
     struct evq_native *native = run->native;
+    // The weights are loaded in the form for this way to compute.
     const bool loaded = run->loaded != NULL && evq_model_same_weights(run->loaded, model) &&
-                        // The weights are loaded in the form for this way to compute.
                         run->loaded->plan.compute == model->plan.compute;
 
     run->loaded = NULL; // Until the load has succeeded, the content of the memory is not known.

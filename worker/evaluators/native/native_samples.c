@@ -94,9 +94,8 @@ static enum evq_status build_model(struct evq_native_run *run, const struct evq_
 
 static enum evq_status grow_inputs(struct evq_native *native, size_t values, struct evq_error *err)
 {
-    const size_t bytes =
-        // This is at most BATCH_INPUTS_MAX values, or 256 rows of int32 columns.
-        values * sizeof(float);
+    // This is at most BATCH_INPUTS_MAX values, or 256 rows of int32 columns.
+    const size_t bytes = values * sizeof(float);
 
     if (bytes <= native->input_bytes) {
         return EVQ_OK;
