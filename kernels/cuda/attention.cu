@@ -6,9 +6,10 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-enum { PART = EVQ_ATTENTION_SIZE_MAX / EVQ_WARP }; // Values of a head that a lane holds.
+enum { PART = EVQ_ATTENTION_SIZE_MAX / EVQ_WARP }; // Values of a head that one lane holds.
 
-/* A warp for each row and head: one pass over the keys, the softmax rescaled as its top rises. */
+/* One warp for each row and head. It passes over the keys once and rescales the softmax when its
+ * maximum rises. */
 template <typename In, typename Out>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     attention_kernel(const In *in, int64_t in_stride, int32_t rows, const int32_t *positions,
@@ -43,7 +44,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
                 dot += c < size ? q[p] * evq_get(k + c) : 0.0f;
             }
             const float logit = evq_warp_sum(dot) * scale;
-            const float next = logit > top ? logit : top; // A NaN shows in weight and stays.
+            const float next = logit > top ? logit : top; // A NaN appears in weight, and stays.
             const float shrink = next == top ? 1.0f : expf(top - next);
             const float weight = expf(logit - next);
             total = total * shrink + weight;

@@ -1,9 +1,10 @@
 /*
- * Causal attention tile by tile on tensor cores. A block works on one tile of queries of one head:
- * its keys and values pass through shared memory BLOCK at a time, the softmax is kept up as they
- * pass, scores and weights never leave the registers. While the scores of a block of keys are
- * computed its values are on their way, and the other way round. Blocks of keys begin at multiples
- * of BLOCK in the sequence and a row's products are its own: its bits depend on its sequence alone.
+ * Causal attention in tiles on tensor cores. A block works on one tile of queries of one head. Keys
+ * and values pass through shared memory BLOCK at a time, the softmax is updated on the way, and
+ * scores and weights never leave the registers. While the scores of a block of keys are computed,
+ * its values are copied, and the other way round. Blocks of keys begin at multiples of BLOCK in the
+ * sequence, and each row's products are separate, so the bits of a result depend only on its own
+ * sequence.
  */
 #include "kernels/cuda/tokens.h"
 
@@ -17,29 +18,30 @@
 enum { WARPS = 4, THREADS = WARPS * EVQ_WARP };
 
 struct tile_shape {
-    uint32_t in_bytes; // From row to row.
+    uint32_t in_bytes; // Bytes between rows.
     int64_t out_stride;
-    int32_t heads, group;       // Query heads, and how many share a key head.
-    int64_t to_keys, to_values; // From a row's first query head.
+    int32_t heads, group;       // Query heads, and how many of them share a key head.
+    int64_t to_keys, to_values; // Distances from a row's first query head.
     int32_t window;
-    float scale; // To exponents of two; above 0.
+    float scale; // Converts scores to exponents of two; above 0.
 };
 
-/* SIZE: of a head. STACKS: of 16 queries a warp. */
+/* SIZE: values of a head. STACKS: stacks of 16 queries for each warp. */
 template <int SIZE, int STACKS, int BLOCK> struct tile {
     static constexpr int QUERIES = 16 * STACKS * WARPS;
-    // 16 bytes more: 8 rows below each other then lie in different banks.
+    // 16 bytes more than a row, so that 8 consecutive rows are in different banks.
     static constexpr int LINE = SIZE + 8;
     static constexpr int BYTES = (QUERIES + 2 * BLOCK) * LINE * (int)sizeof(evq_bf16);
 };
 
-/* One multiplication, 32 bits by 32, and its sum: as a number of values it would be five. */
+/* Uses one multiplication of 32 by 32 bits with its sum. Counted in values it would take five
+ * instructions. */
 __device__ static inline const evq_bf16 *row_at(const evq_bf16 *rows, int32_t row, uint32_t bytes)
 {
     return (const evq_bf16 *)((const char *)rows + (uint64_t)(uint32_t)row * bytes);
 }
 
-/* Every STRIDE-th part of a row: this thread's. */
+/* Every STRIDE-th part of a row, which belongs to this thread. */
 template <int SIZE, int STRIDE>
 __device__ static inline void copy_parts(evq_bf16 *to, const evq_bf16 *from, bool there)
 {
@@ -49,17 +51,18 @@ __device__ static inline void copy_parts(evq_bf16 *to, const evq_bf16 *from, boo
     }
 }
 
-/* Begins to copy COUNT rows of SIZE values; those from `there` on are zeros. Few lack any. */
+/* Begins to copy COUNT rows of SIZE values. Rows from `there` on become zeros; most calls have
+ * none. */
 template <int SIZE, int COUNT>
 __device__ static inline void copy_rows(evq_bf16 *to, const evq_bf16 *from, uint32_t bytes,
                                         int32_t there)
 {
     constexpr int LINE = SIZE + 8;
-    constexpr int PARTS = SIZE / 8;      // Of 16 bytes.
-    constexpr int SIDE = PARTS & -PARTS; // Threads side by side in a row: a power of two.
-    constexpr int STEP = THREADS / SIDE; // Rows at once.
+    constexpr int PARTS = SIZE / 8;      // Parts of 16 bytes.
+    constexpr int SIDE = PARTS & -PARTS; // Threads beside each other in a row; a power of two.
+    constexpr int STEP = THREADS / SIDE; // Rows that are copied at once.
     static_assert(COUNT % STEP == 0, "every thread copies as much");
-    // 8 threads write shared memory together: in rows SIDE apart each finds banks of its own.
+    // 8 threads write shared memory together. With rows that are SIDE apart, each uses other banks.
     const int32_t row = SIDE >= 8 ? threadIdx.x / SIDE
                                   : threadIdx.x / (8 * SIDE) * 8 + threadIdx.x / 8 % SIDE +
                                         threadIdx.x % 8 / SIDE * SIDE;
@@ -133,7 +136,7 @@ __device__ static inline void multiply_values(const float (&weights)[STACKS][BLO
 
 #pragma unroll
     for (int k = 0; k < BLOCK; k += 16) {
-        uint32_t a[STACKS][4]; // Where a sum lies is where an operand is expected.
+        uint32_t a[STACKS][4]; // The layout of the sums equals the layout that an operand needs.
 #pragma unroll
         for (int s = 0; s < STACKS; s++) {
             const float(&left)[4] = weights[s][k / 8];
@@ -156,22 +159,22 @@ __device__ static inline void multiply_values(const float (&weights)[STACKS][BLO
     }
 }
 
-/* The largest of what the four lanes of a row hold; fmaxf passes over NaN, which shows in the sum.
- */
+/* The largest value of the four lanes of a row. fmaxf ignores a NaN, which appears in the sum. */
 __device__ static inline float row_top(float value)
 {
     value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
     return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
-/* What a lane keeps of the softmax of its rows: half 0 and 1 of each stack. */
+/* What a lane keeps of the softmax of its rows: halves 0 and 1 of each stack. */
 template <int STACKS> struct softmax {
-    float top[STACKS][2];   // Largest exponent of two; -INFINITY: nothing seen.
-    float total[STACKS][2]; // Of this lane's columns.
+    float top[STACKS][2];   // The largest exponent of two; -INFINITY: none was seen.
+    float total[STACKS][2]; // Sums over this lane's columns.
 };
 
-/* Scores of keys that a query does not see become -INFINITY. The warp's first query stands `ahead`
- * of the block's first key. Blocks that are seen whole do without. */
+/* Sets the scores of keys that a query does not see to -INFINITY. The warp's first query is `ahead`
+ * positions after the block's first key. Blocks that every query sees completely do not need this.
+ */
 template <int STACKS, int BLOCK>
 __device__ static inline void hide(int32_t window, int32_t ahead,
                                    float (&scores)[STACKS][BLOCK / 8][4])
@@ -194,8 +197,9 @@ __device__ static inline void hide(int32_t window, int32_t ahead,
     }
 }
 
-/* Scores to weights, and what was summed before to the new top. What the loops inside cost is what
- * attention costs beside its products: a comparison, a multiply-add, an exponential, a sum. */
+/* Turns scores into weights, and rescales the sums so far to the new maximum. The inner loops
+ * decide what attention costs besides its products: a comparison, a multiply-add, an exponential
+ * and a sum. */
 template <int SIZE, int STACKS, int BLOCK>
 __device__ static inline void weigh(float scale, float (&scores)[STACKS][BLOCK / 8][4],
                                     struct softmax<STACKS> &kept,
@@ -234,7 +238,7 @@ __device__ static inline void weigh(float scale, float (&scores)[STACKS][BLOCK /
     }
 }
 
-/* out is the row of query `first`, of this head. */
+/* out is the row of query `first`, for this head. */
 template <int SIZE, int STACKS>
 __device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t count,
                                          const struct softmax<STACKS> &kept,
@@ -278,11 +282,12 @@ __global__ static void __launch_bounds__(THREADS)
     const evq_bf16 *sequence = row_at(in, at.row, shape.in_bytes);
     const evq_bf16 *key_rows = sequence + shape.to_keys + (int64_t)(head / shape.group) * SIZE;
     const evq_bf16 *value_rows = key_rows + shape.to_values - shape.to_keys;
-    const int32_t end = at.first + at.count; // No query sees further.
+    const int32_t end = at.first + at.count; // No query sees a key after this one.
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
-    const int32_t mine = threadIdx.x / EVQ_WARP * 16 * STACKS; // This warp's first row of the tile.
-    // Its query; without one, far enough before the keys to see none: the warp only copies.
+    // This warp's first row of the tile. The next line is its query; a warp without one is placed
+    // so far before the keys that it sees none and only copies.
+    const int32_t mine = threadIdx.x / EVQ_WARP * 16 * STACKS;
     const int32_t first = mine < at.count ? at.first + mine : -16 * STACKS;
     float scores[STACKS][BLOCK / 8][4];
     float sums[STACKS][SIZE / 8][4] = {};
@@ -303,16 +308,16 @@ __global__ static void __launch_bounds__(THREADS)
         const int32_t ahead = first - key;
         const bool works =
             ahead > -16 * STACKS &&                                  // Its last query sees a key,
-            (shape.window == 0 || ahead - BLOCK + 1 < shape.window); // the first too.
+            (shape.window == 0 || ahead - BLOCK + 1 < shape.window); // and its first one too.
         evq_copy_wait<0>();
-        __syncthreads(); // The keys are there, and nobody needs the values any more.
+        __syncthreads(); // The keys have arrived, and no thread needs the values any more.
         copy_rows<SIZE, BLOCK>(values, row_at(value_rows, key, shape.in_bytes), shape.in_bytes,
                                end - key);
         evq_copy_close();
         if (works) {
             multiply_keys<SIZE, STACKS, BLOCK>(queries + mine * T::LINE, keys, scores);
         }
-        __syncthreads(); // Nobody needs the keys any more.
+        __syncthreads(); // No thread needs the keys any more.
         if (next < end) {
             copy_rows<SIZE, BLOCK>(keys, row_at(key_rows, next, shape.in_bytes), shape.in_bytes,
                                    end - next);
@@ -327,7 +332,7 @@ __global__ static void __launch_bounds__(THREADS)
             weigh<SIZE, STACKS, BLOCK>(shape.scale, scores, kept, sums);
         }
         evq_copy_wait<1>();
-        __syncthreads(); // The values are there.
+        __syncthreads(); // The values have arrived.
         if (works) {
             multiply_values<SIZE, STACKS, BLOCK>(scores, values, sums);
         }
@@ -391,7 +396,7 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
 
     assert(in->bf16 && out->bf16 && in->stride % 8 == 0 && out->stride % 8 == 0);
     assert((int64_t)tiles * op->heads <= INT32_MAX);
-    assert(op->scale > 0.0f); // The largest product is the largest score.
+    assert(op->scale > 0.0f); // With a scale above 0, the largest product is the largest score.
     if (tiles == 0) {
         return EVQ_OK;
     }

@@ -1,7 +1,8 @@
 /*
- * The CUDA backend: one device, a stream and another for copies of weights, products by cuBLAS
- * (fp32) and cuBLASLt (bf16), everything else by the kernels of ops.h and tokens.h. Memory is sized
- * by prepare.c; run.c copies a batch in, runs the plan step by step and copies the results out.
+ * The CUDA backend for one device. It uses one stream, and another one for copies of weights.
+ * Products are done by cuBLAS (fp32) and cuBLASLt (bf16), everything else by the kernels of ops.h
+ * and tokens.h. prepare.c sizes the memory. run.c copies a batch in, runs the plan step by step and
+ * copies the results out.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
 
-#define CAPABILITY_MIN 80 // sm_80: the oldest the module is built for.
+#define CAPABILITY_MIN 80 // sm_80, the oldest architecture that the module is compiled for.
 
 static int32_t cuda_probe(struct evq_error *err)
 {
@@ -39,7 +40,7 @@ static void cuda_close(void *opened)
     if (state == NULL) {
         return;
     }
-    // None of these can be reported, and all of them fail alike once the device has failed.
+    // None of these errors can be reported, and all of them occur if the device has failed.
     (void)cudaSetDevice(state->device);
     if (state->stream != NULL) {
         (void)cudaStreamSynchronize(state->stream);
@@ -152,7 +153,7 @@ static void cuda_caps(void *opened, struct evq_backend_caps *ret_caps)
     }
     (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%.127s", properties.name);
     ret_caps->memory_bytes = properties.totalGlobalMem;
-    ret_caps->bf16 = true; // Every device from CAPABILITY_MIN on.
+    ret_caps->bf16 = true; // Every device from CAPABILITY_MIN on has it.
 }
 
 static void cuda_stats(void *opened, struct evq_backend_stats *ret_stats)
@@ -182,7 +183,7 @@ static const struct evq_backend_ops backend_cuda = {
     .close = cuda_close,
 };
 
-/* The one symbol the module exports; its name carries the version of the interface. */
+/* The only symbol that the module exports. Its name contains the version of the interface. */
 const struct evq_backend_ops *evq_backend_module_v1(void);
 
 __attribute__((visibility("default"))) const struct evq_backend_ops *evq_backend_module_v1(void)

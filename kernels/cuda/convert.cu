@@ -31,8 +31,8 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-/* in is [columns, rows]: a tile at a time through shared memory, so that both sides are read and
- * written along their lines. */
+/* in is [columns, rows]. Tiles pass through shared memory, so that both sides are accessed along
+ * their lines. */
 template <typename Out>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     turn_over_kernel(const void *in, enum evq_weight_type type, int64_t rows, int64_t columns,
@@ -52,13 +52,13 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
                 tile[line * (TILE + 1) + x] = value_at(in, type, (column + line) * rows + row + x);
             }
         }
-        __syncthreads(); // The tile is there.
+        __syncthreads(); // The tile has arrived.
         for (int32_t line = y; line < TILE; line += TILE_LINES) {
             if (row + line < rows && column + x < columns) {
                 evq_set(out + (row + line) * out_stride + column + x, tile[x * (TILE + 1) + line]);
             }
         }
-        __syncthreads(); // Before the next tile.
+        __syncthreads(); // No thread may still read the tile when the next one is written.
     }
 }
 

@@ -8,11 +8,12 @@
 
 enum { CUBLAS_ALLOC_FAILED = 3 };
 
-#define ROOM_MIB ((size_t)64) // Free memory with which it was not memory that a call lacked.
+// If more memory than this is free, a failed call did not fail for lack of memory.
+#define ROOM_MIB ((size_t)64)
 
 struct symbol {
     const char *name;
-    void *function; // Where its address goes.
+    void *function; // Where to store its address.
 };
 
 static void *open_file(const char *path)
@@ -20,7 +21,7 @@ static void *open_file(const char *path)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-/* The one that an active Python environment has, for PyTorch as a rule. */
+/* Opens the library of an active Python environment, which is usually the one of PyTorch. */
 static void *open_beside_python(const char *name)
 {
     static const char *const roots[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
@@ -43,7 +44,7 @@ static void *open_beside_python(const char *name)
     return library;
 }
 
-/* Of the runtime's own major version: the two share streams and memory. */
+/* The major version must equal the runtime's, because both share streams and memory. */
 static enum evq_status load(const char *stem, const struct symbol *symbols, size_t count,
                             struct evq_error *err)
 {
@@ -70,13 +71,13 @@ static enum evq_status load(const char *stem, const struct symbol *symbols, size
             return evq_error_set(err, EVQ_E_DEVICE, "%s has no %s", name, symbols[i].name);
         }
         memcpy(symbols[i].function, &symbol,
-               sizeof(symbol)); // ISO C has no cast from object to function pointer.
+               sizeof(symbol)); // ISO C has no cast from an object pointer to a function pointer.
     }
     return EVQ_OK;
 }
 
-/* The environment of a training may have cuBLAS compute fp32 as TF32, whatever it is asked for: 0
- * is the one value that rules it out. Written before the library is loaded, once. */
+/* The environment of a training may make cuBLAS compute fp32 as TF32 whatever it is asked for. Only
+ * the value 0 rules that out. It is set once, before the library is loaded. */
 static enum evq_status forbid_tf32(struct evq_error *err)
 {
     static const char name[] = "NVIDIA_TF32_OVERRIDE";
@@ -154,7 +155,7 @@ bool evq_cublas_lacks_memory(void)
     size_t unused = 0;
     size_t total = 0;
 
-    // Fails where a fault sticks to the process: that is no lack of memory.
+    // This fails if a fault sticks to the process, which is not a lack of memory.
     return cudaMemGetInfo(&unused, &total) == cudaSuccess && unused < ROOM_MIB << 20;
 }
 

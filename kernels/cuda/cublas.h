@@ -1,7 +1,7 @@
 /*
- * The few calls of cuBLAS and cuBLASLt that the backend makes, loaded at run time: a machine
- * without it gets a sentence and the CPU. Declared here by their C ABI, so that the module builds
- * where the library is not installed.
+ * The few calls of cuBLAS and cuBLASLt that the backend needs, loaded at run time. A machine
+ * without the library gets a message and uses the CPU. The calls are declared here by their C ABI,
+ * so that the module can be built where the library is not installed.
  */
 #ifndef EVQ_KERNELS_CUDA_CUBLAS_H
 #define EVQ_KERNELS_CUDA_CUBLAS_H
@@ -13,9 +13,9 @@
 #include "shared/base/error.h"
 
 enum { EVQ_CUBLAS_OP_N = 0, EVQ_CUBLAS_OP_T = 1 };
-enum { EVQ_CUBLAS_PEDANTIC_MATH = 2 }; // fp32 as fp32: never TF32.
+enum { EVQ_CUBLAS_PEDANTIC_MATH = 2 }; // fp32 stays fp32, never TF32.
 
-/* Numbers of cuBLASLt's interface, and of the CUDA types that it is told. */
+/* Numbers of cuBLASLt's interface, and of CUDA types in it. */
 enum { EVQ_CUBLASLT_COMPUTE_32F = 68, EVQ_CUDA_R_32F = 0, EVQ_CUDA_R_16BF = 14 };
 enum { // Attributes of a product.
     EVQ_CUBLASLT_TRANS_A = 3,
@@ -25,8 +25,8 @@ enum { // Attributes of a product.
 };
 enum { EVQ_CUBLASLT_DEFAULT = 1, EVQ_CUBLASLT_BIAS = 4, EVQ_CUBLASLT_GELU = 32 };  // Epilogues.
 enum { EVQ_CUBLASLT_MAX_WORKSPACE_BYTES = 1, EVQ_CUBLASLT_REDUCTION_SCHEMES = 3 }; // Preferences.
-enum { EVQ_CUBLASLT_REDUCE_NONE = 0 };    // No sum in parts.
-enum { EVQ_CUBLASLT_LAYOUT_COLUMNS = 3 }; // Attribute of a layout.
+enum { EVQ_CUBLASLT_REDUCE_NONE = 0 };    // Sums are not divided into parts.
+enum { EVQ_CUBLASLT_LAYOUT_COLUMNS = 3 }; // An attribute of a layout.
 enum { EVQ_CUBLAS_INVALID_VALUE = 7, EVQ_CUBLAS_NOT_SUPPORTED = 15 };
 
 struct evq_cublaslt_algo {
@@ -69,17 +69,17 @@ struct evq_cublas {
                   size_t workspace_bytes, cudaStream_t stream);
 };
 
-/* Fills ret_cublas. The libraries stay loaded; NVIDIA_TF32_OVERRIDE in the environment becomes 0 if
- * it was something else. EVQ_E_DEVICE says which file is missing. */
+/* Fills in ret_cublas. The libraries stay loaded. NVIDIA_TF32_OVERRIDE in the environment is set to
+ * 0. EVQ_E_DEVICE names the missing file. */
 enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Whether the device has so little memory left that a call of cuBLAS may have failed for it: a
- * kernel is loaded when it is first launched, and where there is no room it is said to have failed,
- * or not to be supported. */
+/* Whether so little memory is left on the device that a call of cuBLAS may have failed because of
+ * it. A kernel is loaded at its first launch; without memory it is reported as failed, or as not
+ * supported. */
 bool evq_cublas_lacks_memory(void);
 
-/* EVQ_OK for 0, else EVQ_E_NOMEM or EVQ_E_DEVICE with cuBLAS's code. */
+/* EVQ_OK for 0; otherwise EVQ_E_NOMEM or EVQ_E_DEVICE with cuBLAS's code. */
 enum evq_status evq_cublas_status(int code, const char *what,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -8,18 +8,19 @@
 #include "kernels/cuda/typed.cuh"
 
 #define LOG2_E 1.44269504f
-#define FAR    536870912.0f // From 0: exponents beyond it are rounded by more than fp32 can bear.
+// Exponents further from 0 than this are rounded by more than fp32 allows.
+#define FAR 536870912.0f
 
-/* The state of some of a row's logits. A NaN or an infinite one makes the total a NaN, through
- * every join. */
+/* The state of some of a row's logits. A NaN or an infinite logit makes the total a NaN, in every
+ * join. */
 struct logsum {
-    float top;   // -INFINITY: none seen, or none larger.
-    float total; // Of 2 to the power of (exponent of two of the logit - exponent_of(top)).
-    int32_t arg; // First place of top.
+    float top;   // -INFINITY: none was seen, or none is larger.
+    float total; // The sum of 2 to the power of (the logit's exponent of two - exponent_of(top)).
+    int32_t arg; // The first position of top.
 };
 
-/* Rounded by itself, so that all who count from one top count from the same exponent. Logits that
- * mean never, such as -1e30, add nothing, and are no exponent to count from. */
+/* It is rounded separately, so that all who use the same top use the same exponent. Logits that
+ * mean "never", such as -1e30, add nothing and are not used as the reference. */
 __device__ static inline float exponent_of(float top)
 {
     return __fmul_rn(fmaxf(top, -FAR), LOG2_E);
@@ -48,15 +49,15 @@ __device__ static inline struct logsum join_warp(struct logsum mine)
     return mine;
 }
 
-/* Takes the next logits, ascending from column c on. What is done to each is what the kernel costs:
- * a maximum, a multiply-add, an exponential, a sum. */
+/* Adds the next logits, in ascending order from column c on. The work for each logit decides what
+ * the kernel costs: a maximum, a multiply-add, an exponential and a sum. */
 template <int COUNT>
 __device__ static inline void take(struct logsum &mine, const float (&logits)[COUNT], int32_t c)
 {
     float top = logits[0];
 
     for (int i = 1; i < COUNT; i++) {
-        top = fmaxf(top, logits[i]); // Passes over NaN, which shows in the total.
+        top = fmaxf(top, logits[i]); // fmaxf ignores a NaN, which appears in the total.
     }
     if (top > mine.top) {
         mine.total *= evq_exp2(exponent_of(mine.top) - exponent_of(top));
@@ -84,7 +85,7 @@ __device__ static inline struct evq_row_result result_of(struct logsum all, floa
     return result;
 }
 
-/* A block for each row, one pass over its logits. */
+/* One block for each row, with one pass over its logits. */
 __global__ static void __launch_bounds__(EVQ_THREADS)
     logsum_kernel(const float *logits, int64_t stride, int32_t n, const float *bias,
                   const int32_t *targets, struct evq_row_result *results)
@@ -116,7 +117,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     if (threadIdx.x % EVQ_WARP == 0) {
         warps[threadIdx.x / EVQ_WARP] = mine;
     }
-    __syncthreads(); // Every warp's state is there.
+    __syncthreads(); // The state of every warp is stored.
     if (threadIdx.x == 0) {
         for (int w = 1; w < EVQ_WARPS; w++) {
             mine = join(mine, warps[w]);

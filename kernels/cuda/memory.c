@@ -1,6 +1,5 @@
 /*
- * Memory of the device that grows and is counted, pinned memory of the host, and the way from one
- * to the other.
+ * Device memory that grows and is counted, pinned host memory, and copies from one to the other.
  */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
@@ -24,7 +23,7 @@ enum evq_status evq_cuda_alloc(void *opened, size_t bytes, void **ret_host, stru
 void evq_cuda_free(void *opened, void *host)
 {
     (void)opened;
-    (void)cudaFreeHost(host); // Nothing can be done about a failure, and nothing is lost by one.
+    (void)cudaFreeHost(host); // A failure cannot be handled, and loses nothing.
 }
 
 void evq_cuda_block_free(struct evq_cuda_state *state, struct evq_cuda_block *block)
@@ -63,7 +62,8 @@ enum evq_status evq_cuda_results_grow(struct evq_cuda_state *state, size_t bytes
     enum evq_status status = evq_cuda_block_grow(state, &state->results, bytes, "results", err);
 
     if (status == EVQ_OK && state->h_result_bytes < state->results.bytes) {
-        (void)cudaFreeHost(state->h_results); // NULL or pinned here: cannot fail but with the GPU.
+        // It is NULL or pinned here, so this fails only if the GPU has failed.
+        (void)cudaFreeHost(state->h_results);
         state->h_results = NULL;
         state->h_result_bytes = 0;
         status = evq_cuda_alloc(state, state->results.bytes, &state->h_results, err);

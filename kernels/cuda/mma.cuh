@@ -1,15 +1,16 @@
 /*
- * The instructions of sm_80 that have no name in CUDA C++: products of a warp, loads of matrices
- * from shared memory, copies that run beside the arithmetic, powers of two. All lanes of a warp
- * call the first two together. Fragments: the PTX manual, "Matrix Fragments for mma.m16n8k16".
+ * Instructions of sm_80 that CUDA C++ has no names for: products of a warp, loads of matrices from
+ * shared memory, copies that run beside the arithmetic, and powers of two. All lanes of a warp call
+ * the first two together. The PTX manual describes the fragments: "Matrix Fragments for
+ * mma.m16n8k16".
  */
 #ifndef EVQ_KERNELS_CUDA_MMA_CUH
 #define EVQ_KERNELS_CUDA_MMA_CUH
 
 #include <cstdint>
 
-/* sums[16 x 8] += a[16 x 16] * b[16 x 8]; bf16 in pairs, fp32 sums. Lane l holds rows l / 4 and
- * l / 4 + 8, columns l % 4 * 2 and the next. */
+/* sums[16 x 8] += a[16 x 16] * b[16 x 8], with bf16 in pairs and fp32 sums. Lane l holds rows l / 4
+ * and l / 4 + 8, in columns l % 4 * 2 and the next. */
 __device__ static __forceinline__ void evq_mma_bf16(float (&sums)[4], const uint32_t (&a)[4],
                                                     uint32_t b0, uint32_t b1)
 {
@@ -19,8 +20,8 @@ __device__ static __forceinline__ void evq_mma_bf16(float (&sums)[4], const uint
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Four matrices of 8 x 8 values of 16 bits; lane l names row l % 8 of matrix l / 8 (16 bytes,
- * aligned) and gets of each matrix row l / 4, columns l % 4 * 2 and the next. */
+/* Loads four matrices of 8 x 8 values of 16 bits. Lane l names row l % 8 of matrix l / 8 (16 bytes,
+ * aligned), and receives from each matrix row l / 4, columns l % 4 * 2 and the next. */
 __device__ static __forceinline__ void evq_ldmatrix(uint32_t (&parts)[4], const void *shared_row)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared_row);
@@ -30,7 +31,7 @@ __device__ static __forceinline__ void evq_ldmatrix(uint32_t (&parts)[4], const 
                  : "memory");
 }
 
-/* The same of the transposed matrices: rows l % 4 * 2 and the next, column l / 4. */
+/* The same for the transposed matrices: rows l % 4 * 2 and the next, column l / 4. */
 __device__ static __forceinline__ void evq_ldmatrix_turned(uint32_t (&parts)[4],
                                                            const void *shared_row)
 {
@@ -41,8 +42,8 @@ __device__ static __forceinline__ void evq_ldmatrix_turned(uint32_t (&parts)[4],
                  : "memory");
 }
 
-/* 2 to the power of x within 2^-22; what would be subnormal is 0. exp2f() takes three instructions
- * more for those. */
+/* 2 to the power of x within 2^-22; subnormal results become 0. exp2f() needs three more
+ * instructions for those. */
 __device__ static __forceinline__ float evq_exp2(float x)
 {
     float power;
@@ -50,8 +51,8 @@ __device__ static __forceinline__ float evq_exp2(float x)
     return power;
 }
 
-/* Begins to copy 16 bytes, both sides aligned; zeros instead where there is nothing to copy, global
- * being valid all the same. */
+/* Begins to copy 16 bytes; both sides are aligned. If there is nothing to copy, zeros are written,
+ * but global must still be a valid address. */
 __device__ static __forceinline__ void evq_copy_begin(void *shared, const void *global, bool there)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
@@ -62,14 +63,14 @@ __device__ static __forceinline__ void evq_copy_begin(void *shared, const void *
                  : "memory");
 }
 
-/* What this thread began since the last time is a group. */
+/* Makes a group of the copies that this thread began since the last call. */
 __device__ static __forceinline__ void evq_copy_close(void)
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-/* Waits until at most OPEN of this thread's groups, the newest, are on their way. Other threads see
- * the bytes behind the next barrier. */
+/* Waits until at most OPEN of this thread's newest groups are still being copied. Other threads see
+ * the bytes after the next barrier. */
 template <int OPEN> __device__ static __forceinline__ void evq_copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(OPEN) : "memory");

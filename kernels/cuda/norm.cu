@@ -6,7 +6,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-enum { FOURS = 8 }; // Of a row that a thread holds in registers.
+enum { FOURS = 8 }; // Groups of four values of a row that a thread holds in registers.
 
 struct norm_shape {
     int64_t in_stride, out_stride;
@@ -15,7 +15,7 @@ struct norm_shape {
     float epsilon;
 };
 
-/* A warp for each head of each row, value by value: any width. */
+/* One warp for each head of each row, value by value, for any width. */
 template <typename In, typename Out>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     norm_kernel(const In *in, struct norm_shape shape, const float *weight, const float *bias,
@@ -48,16 +48,17 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-/* The sum over the WARPS of a row, which are a block where they are several; sums: one for each. */
+/* The sum over the WARPS warps of a row. If there are several, they form the block. sums: one entry
+ * for each. */
 template <int WARPS> __device__ static inline float row_sum(float value, float *sums)
 {
     value = evq_warp_sum(value);
     if constexpr (WARPS > 1) {
-        __syncthreads(); // What sums held before has been read.
+        __syncthreads(); // The previous content of sums was read.
         if (threadIdx.x % EVQ_WARP == 0) {
             sums[threadIdx.x / EVQ_WARP] = value;
         }
-        __syncthreads(); // Every warp's sum is there.
+        __syncthreads(); // The sum of every warp is stored.
         value = 0.0f;
         for (int w = 0; w < WARPS; w++) {
             value += sums[w];
@@ -66,15 +67,15 @@ template <int WARPS> __device__ static inline float row_sum(float value, float *
     return value;
 }
 
-/* Rows of a block: its threads are those of one row, or of as many as there are warps. */
+/* Rows of a block. The block has the threads of one row, or of one row for each warp. */
 template <int WARPS> struct norm_block {
     static constexpr int ROWS = WARPS == 1 ? EVQ_WARPS : 1;
     static constexpr int THREADS = ROWS * WARPS * EVQ_WARP;
 };
 
-/* WARPS warps for each row; its values wait in registers. n is a multiple of 4, at most 32 * 4 *
- * FOURS for each warp. What is done about values that a row does not have costs as much as its own,
- * so it has no more warps than it needs. */
+/* WARPS warps for each row, with the values in registers. n is a multiple of 4, and at most 32 * 4
+ * * FOURS for each warp. Values beyond the row cost as much as real ones, so there are no more
+ * warps than needed. */
 template <typename In, typename Out, int WARPS>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     norm_row_kernel(const In *in, struct norm_shape shape, const float *weight, const float *bias,
@@ -82,7 +83,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
 {
     EVQ_SHARED(shared);
     float *sums = (float *)shared;
-    const int32_t threads = WARPS * EVQ_WARP; // Of a row.
+    const int32_t threads = WARPS * EVQ_WARP; // Threads of a row.
     const int32_t at = threadIdx.x % threads;
     const int32_t row = (int32_t)blockIdx.x * norm_block<WARPS>::ROWS + threadIdx.x / threads;
     const float count = (float)shape.n;
@@ -90,7 +91,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     float sum = 0.0f;
 
     if (row >= shape.rows) {
-        return; // A whole warp, or a whole block.
+        return; // This ends a whole warp, or a whole block.
     }
 #pragma unroll
     for (int p = 0; p < FOURS; p++) {

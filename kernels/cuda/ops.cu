@@ -13,7 +13,8 @@ enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_e
     if (code == cudaSuccess) {
         return EVQ_OK;
     }
-    (void)cudaGetLastError(); // Told here: the next launch must not be taken for what failed.
+    // This clears the error, so that the next launch is not blamed for it.
+    (void)cudaGetLastError();
     return evq_error_set(err, code == cudaErrorMemoryAllocation ? EVQ_E_NOMEM : EVQ_E_DEVICE,
                          "%s: %s", what, cudaGetErrorString(code));
 }
@@ -53,7 +54,7 @@ __global__ static void scale_shift_kernel(const float *in, int64_t in_stride, in
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
         const int64_t row = i / columns;
         const int64_t column = i % columns;
-        // Rounded twice, as on the CPU.
+        // It is rounded twice, as on the CPU.
         const float product =
             __fmul_rn(in[row * in_stride + column], weight != nullptr ? weight[column] : scale);
         out[row * out_stride + column] = __fadd_rn(product, bias != nullptr ? bias[column] : shift);
@@ -86,7 +87,8 @@ __device__ static double warp_sum(double value)
     return value;
 }
 
-/* One warp a row. Ties go to the lower index, a NaN anywhere to the whole row. */
+/* One warp for each row. Of equal logits the lower index counts, and a NaN anywhere makes the whole
+ * row NaN. */
 __device__ static struct evq_row_result row_cross_entropy(const float *row, int32_t classes,
                                                           int32_t label, int32_t top_k)
 {
@@ -94,8 +96,8 @@ __device__ static struct evq_row_result row_cross_entropy(const float *row, int3
     const float wanted = row[label];
     struct evq_row_result result = {};
     float best = -INFINITY;
-    int32_t best_at = INT32_MAX; // No logit seen.
-    int32_t above = 0;           // Logits that come before the label's.
+    int32_t best_at = INT32_MAX; // No logit was seen.
+    int32_t above = 0;           // Number of logits that rank before the label's.
     bool broken = false;
 
     for (int32_t c = lane; c < classes; c += EVQ_WARP) {

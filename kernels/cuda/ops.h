@@ -1,7 +1,7 @@
 /*
  * The CUDA twins of kernels/cpu/ops.h: the same operations on device memory, in order on one
- * stream. Launchers check the launch, do not allocate and do not wait; a fault inside a kernel
- * shows at the next synchronise. Zero rows do nothing. Rows are fp32 here.
+ * stream. Launchers check the launch, do not allocate and do not wait. A fault inside a kernel
+ * appears at the next synchronisation. Zero rows are allowed and do nothing. Rows are fp32 here.
  */
 #ifndef EVQ_KERNELS_CUDA_OPS_H
 #define EVQ_KERNELS_CUDA_OPS_H
@@ -13,21 +13,21 @@
 extern "C" {
 #endif
 
-#include "kernels/backend.h" // The headers of C declare C functions.
+#include "kernels/backend.h" // The C headers declare C functions.
 #include "kernels/cuda/rows.h"
 
-/* EVQ_OK for cudaSuccess; EVQ_E_NOMEM when there is no room; else EVQ_E_DEVICE with what CUDA says.
- * CUDA forgets an error that is told here, unless it sticks to the process. */
+/* EVQ_OK for cudaSuccess; EVQ_E_NOMEM if memory is short; otherwise EVQ_E_DEVICE with CUDA's
+ * message. It clears the error, unless the error sticks to the process. */
 enum evq_status evq_cuda_status(cudaError_t code, const char *what,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Packed rows. */
+/* The rows are packed. */
 enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t columns,
                                          const float *d_bias, enum evq_activation activation,
                                          cudaStream_t stream,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* out = in * weight + bias; d_weight or d_bias NULL: scale or shift. */
+/* out = in * weight + bias. If d_weight or d_bias is NULL, scale or shift is used. */
 enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t rows,
                                        int32_t columns, const float *d_weight, const float *d_bias,
                                        float scale, float shift, const struct evq_cuda_rows *out,
@@ -38,7 +38,7 @@ enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int
                                          struct evq_row_result *d_results, cudaStream_t stream,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* d_targets: packed. */
+/* d_targets is packed. */
 enum evq_status evq_squared_error_launch(const struct evq_cuda_rows *outputs, int32_t rows,
                                          int32_t columns, const float *d_targets,
                                          struct evq_row_result *d_results, cudaStream_t stream,

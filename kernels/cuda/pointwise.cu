@@ -5,7 +5,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-/* A thread for V values of a row. */
+/* One thread for V values of a row. */
 template <typename In, typename Out, int V>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     gate_kernel(const In *in, int64_t in_stride, int64_t parts, int32_t n,

@@ -1,15 +1,16 @@
 /*
- * What a plan needs on the device before its first batch: weights that keep their values where
- * shapes stay, buffers of rows_max rows, tables of rope, room for products and a chunk of scores.
- * Blocks only grow, so that the second checkpoint of a run allocates nothing; until memory is
- * short.
+ * Prepares what a plan needs on the device before its first batch: weights, which keep their values
+ * if the shapes are the same; buffers of rows_max rows; tables of rope; memory for products and for
+ * a chunk of scores. Blocks only grow, so that the second checkpoint of a run allocates nothing,
+ * unless memory is short.
  */
 #include <stdlib.h>
 
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
 
-/* In bf16: what is added to, what comes from outside and what the losses read stays fp32. */
+/* In bf16, some buffers stay fp32: those that are added to, those that come from outside, and those
+ * that the losses read. */
 static bool stays_fp32(const struct evq_plan *plan, int32_t buffer)
 {
     bool stays = plan->compute == EVQ_COMPUTE_F32 || buffer == 0;
@@ -35,7 +36,7 @@ static enum evq_status prepare_buffer(struct evq_cuda_state *state, const struct
     const int32_t columns = plan->buffer_columns[number];
 
     buffer->bf16 = !stays_fp32(plan, number);
-    // The batch's inputs are copied as they come.
+    // The batch's inputs are copied without padding.
     buffer->stride = padded && number > 0 ? evq_cuda_up(columns, 8) : columns;
     return evq_cuda_block_grow(state, &buffer->block,
                                rows * (size_t)buffer->stride * (buffer->bf16 ? 2 : sizeof(float)),
@@ -105,7 +106,7 @@ void evq_cuda_scratch_free(struct evq_cuda_state *state)
     evq_cuda_block_free(state, &state->gathered);
 }
 
-/* Heads that fit a warp. */
+/* Heads must fit into a warp. */
 static enum evq_status check_supported(const struct evq_plan *plan, struct evq_error *err)
 {
     for (size_t i = 0; i < plan->op_count; i++) {
@@ -119,13 +120,13 @@ static enum evq_status check_supported(const struct evq_plan *plan, struct evq_e
     return EVQ_OK;
 }
 
-/* Room beside the buffers that products need. */
+/* Memory that products need besides the buffers. */
 static enum evq_status prepare_products(struct evq_cuda_state *state, const struct evq_plan *plan,
                                         struct evq_error *err)
 {
     const bool bf16 = plan->compute == EVQ_COMPUTE_BF16;
     const size_t rows = (size_t)evq_cuda_up(plan->rows_max, EVQ_CUDA_ROWS);
-    size_t product = 0; // fp32, only where it is not computed in place.
+    size_t product = 0; // fp32, only if the product is not computed in place.
     size_t narrowed = 0;
 
     for (size_t i = 0; i < plan->op_count; i++) {
@@ -171,11 +172,12 @@ static enum evq_status prepare_score(struct evq_cuda_state *state, const struct 
                : status;
 }
 
-/* Tiles of attention: as many queries each as all operations allow that work by tiles. */
+/* Sizes the attention tiles: as many queries in each as all operations that use tiles allow. */
 static enum evq_status prepare_tiles(struct evq_cuda_state *state, const struct evq_plan *plan,
                                      struct evq_error *err)
 {
-    const size_t bytes = (size_t)plan->rows_max * sizeof(*state->tiles_host); // At most, one a row.
+    // At most one tile for each row.
+    const size_t bytes = (size_t)plan->rows_max * sizeof(*state->tiles_host);
 
     state->tile_queries = 0;
     for (size_t i = 0; i < plan->op_count; i++) {
@@ -229,7 +231,7 @@ static enum evq_status prepare_memory(struct evq_cuda_state *state, const struct
     return status;
 }
 
-/* What larger batches and other models left is given back where it is in the way of this plan. */
+/* Frees what larger batches and other models left, if this plan needs the memory. */
 static enum evq_status make_room(struct evq_cuda_state *state, const struct evq_plan *plan,
                                  struct evq_error *err)
 {
@@ -238,7 +240,7 @@ static enum evq_status make_room(struct evq_cuda_state *state, const struct evq_
     return evq_cuda_weights_trim(state, plan, err);
 }
 
-/* Where it does not fit nothing is left behind: who shares the device may need it. */
+/* If the plan does not fit, nothing is left allocated, because others may share the device. */
 static enum evq_status prepare_in_room(struct evq_cuda_state *state, const struct evq_plan *plan,
                                        struct evq_error *err)
 {
@@ -252,7 +254,7 @@ static enum evq_status prepare_in_room(struct evq_cuda_state *state, const struc
         status = prepare_memory(state, plan, err);
     }
     if (status == EVQ_E_NOMEM) {
-        (void)make_room(state, plan, NULL); // The shortage is what counts.
+        (void)make_room(state, plan, NULL); // The lack of memory is the error to report.
     }
     return status;
 }
@@ -272,7 +274,7 @@ enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, stru
     if (status == EVQ_OK) {
         status = prepare_in_room(state, plan, err);
     }
-    if (status == EVQ_OK) { // The tables of rope were copied from the plan.
+    if (status == EVQ_OK) { // The rope tables were copied from the plan.
         status = evq_cuda_status(cudaStreamSynchronize(state->stream), "prepare", err);
     }
     if (status == EVQ_OK) {

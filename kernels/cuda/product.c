@@ -7,7 +7,8 @@
 
 static void forget(const struct evq_cublas *cublas, struct evq_cuda_known *known)
 {
-    // Host objects: what was enqueued with them no longer needs them, and none can fail usefully.
+    // These are host objects. Enqueued work does not need them any more, and no failure could be
+    // handled.
     if (known->desc != NULL) {
         (void)cublas->desc_destroy(known->desc);
     }
@@ -48,7 +49,7 @@ static bool is_refusal(int code)
     return code == EVQ_CUBLAS_NOT_SUPPORTED || code == EVQ_CUBLAS_INVALID_VALUE;
 }
 
-/* Remembers that cuBLASLt has no way to do it. */
+/* Remembers that cuBLASLt cannot compute this product. */
 static void give_up(const struct evq_cublas *cublas, struct evq_cuda_known *known)
 {
     const struct evq_cuda_product product = known->product;
@@ -64,7 +65,7 @@ static enum evq_status tell(int code, const struct evq_cuda_product *product, in
     char what[160];
 
     if (code == 0) {
-        return EVQ_OK; // Each launch comes here: no text is made for it.
+        return EVQ_OK; // Every launch comes here, so no text is made.
     }
     (void)snprintf(what, sizeof(what),
                    "product of %d rows (%" PRId64 " apart) of %d values by %d (%" PRId64
@@ -103,8 +104,8 @@ static bool same(const struct evq_cuda_product *a, const struct evq_cuda_product
            a->adds == b->adds;
 }
 
-/* Row-major out = in * weight^T is column-major out^T = weight^T' * in^T, with weight stored [k, n]
- * and in [k, rows] there; a bias then runs along columns, as cuBLASLt wants it. */
+/* Row-major out = in * weight^T is column-major out^T = weight^T' * in^T, where weight is stored
+ * [k, n] and in [k, rows]. A bias then runs along the columns, as cuBLASLt expects. */
 static int describe(const struct evq_cublas *cublas, const void *d_bias,
                     struct evq_cuda_known *known)
 {
@@ -124,7 +125,8 @@ static int describe(const struct evq_cublas *cublas, const void *d_bias,
                                 sizeof(product->epilogue));
     }
     if (code == 0 && (product->epilogue & EVQ_CUBLASLT_BIAS) != 0) {
-        // The heuristics may look at where a bias lies; every one begins like this one.
+        // The heuristics may consider the alignment of the bias. Every bias is aligned like this
+        // one.
         code = cublas->desc_set(known->desc, EVQ_CUBLASLT_BIAS_POINTER, &d_bias, sizeof(d_bias));
     }
     if (code == 0) {
@@ -142,7 +144,8 @@ static int describe(const struct evq_cublas *cublas, const void *d_bias,
     return code;
 }
 
-/* The first of what the heuristics find; none: known->desc becomes NULL. */
+/* Takes the first algorithm that the heuristics find. If there is none, known->desc becomes NULL.
+ */
 static int find(struct evq_cuda_products *products, const struct evq_cublas *cublas,
                 struct evq_cuda_known *known)
 {
@@ -178,7 +181,7 @@ static int find(struct evq_cuda_products *products, const struct evq_cublas *cub
     return code;
 }
 
-/* The place where the product is or, another being forgotten, will be. */
+/* Finds the entry of the product. If there is none, an old entry is replaced. */
 static enum evq_status know(struct evq_cuda_products *products, const struct evq_cublas *cublas,
                             const struct evq_cuda_product *product,
                             const struct evq_cuda_operands *operands,
@@ -203,7 +206,7 @@ static enum evq_status know(struct evq_cuda_products *products, const struct evq
     return tell(code, product, operands->rows, err);
 }
 
-/* What is another with each batch. */
+/* Sets what differs with each batch. */
 static int take(const struct evq_cublas *cublas, const struct evq_cuda_known *known,
                 const struct evq_cuda_operands *operands)
 {
@@ -246,7 +249,7 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
                               operands->d_workspace, known->workspace_bytes, stream);
     }
     if (is_refusal(code) && !evq_cublas_lacks_memory()) {
-        // What the heuristics found all the same; nothing was enqueued.
+        // The heuristics found an algorithm, but it failed. Nothing was enqueued.
         give_up(cublas, known);
         *ret_done = false;
         return EVQ_OK;

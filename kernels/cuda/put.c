@@ -1,7 +1,7 @@
 /*
- * Weights from their blobs: copied on a stream of their own to one of a few stages on the device,
- * converted from there into their place by the main stream. So the next copy goes on while the one
- * before is converted, and the host learns by events which blobs are read no more.
+ * Stores weights from their blobs. A blob is copied to a stage on the device on a stream of its
+ * own, and the main stream converts it from there into its place. So the next copy runs while the
+ * previous blob is converted. Events tell the host which blobs are no longer read.
  */
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
@@ -26,7 +26,7 @@ enum evq_status evq_cuda_copies_open(struct evq_cuda_state *state, struct evq_er
 
 void evq_cuda_copies_close(struct evq_cuda_state *state)
 {
-    // None of these can be reported, and all of them fail alike once the device has failed.
+    // None of these errors can be reported, and all of them occur if the device has failed.
     if (state->copies != NULL) {
         (void)cudaStreamSynchronize(state->copies);
     }
@@ -45,8 +45,8 @@ void evq_cuda_copies_close(struct evq_cuda_state *state)
     }
 }
 
-/* All stages alike: the blobs of the next checkpoint may take them in another order. Freeing one
- * waits for what uses it. */
+/* All stages have the same size, because the blobs of the next checkpoint may use them in another
+ * order. Freeing a stage waits for its users. */
 static enum evq_status stages_grow(struct evq_cuda_state *state, size_t bytes,
                                    struct evq_error *err)
 {
@@ -59,8 +59,8 @@ static enum evq_status stages_grow(struct evq_cuda_state *state, size_t bytes,
     return status;
 }
 
-/* The host memory into the stage, once what was there before has been converted; the main stream
- * goes on when it is there. */
+/* Copies host memory into the stage, after its previous content was converted. The main stream
+ * continues when the copy has arrived. */
 static enum evq_status stage_fill(struct evq_cuda_state *state, struct evq_cuda_stage *stage,
                                   const void *values, size_t bytes, struct evq_error *err)
 {
@@ -115,7 +115,8 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
         status =
             evq_cuda_status(cudaEventRecord(stage->converted, state->stream), "copy a weight", err);
     }
-    state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM; // Also a kernel's.
+    // A kernel may also have lacked memory.
+    state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM;
     state->puts += status == EVQ_OK;
     weight->rows_put = status == EVQ_OK ? blob->first_row + blob->rows : 0;
     return status;
@@ -125,7 +126,7 @@ enum evq_status evq_cuda_settle(void *opened, struct evq_error *err)
 {
     const struct evq_cuda_state *state = opened;
 
-    // Not by an event: a put() that failed half-way may have left a copy behind the last one.
+    // This does not use an event, because a failed put() may have left a copy after the last event.
     enum evq_status status =
         evq_cuda_status(cudaStreamSynchronize(state->copies), "copy a weight", err);
     if (status == EVQ_OK) {
@@ -134,7 +135,7 @@ enum evq_status evq_cuda_settle(void *opened, struct evq_error *err)
     return status;
 }
 
-/* Copies end in their order: of an event that a later put() has recorded anew, that one will do. */
+/* Copies end in order. If a later put() has recorded an event again, waiting for that is enough. */
 enum evq_status evq_cuda_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
                                   struct evq_error *err)
 {

@@ -6,9 +6,10 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-enum { PAIRS = 4 }; // Of a head that a lane holds.
+enum { PAIRS = 4 }; // Pairs of a head that a lane holds.
 
-/* LANES lanes for each head, a block for each row: its cosines and sines serve all heads. */
+/* LANES lanes for each head and one block for each row, so that all heads use the same cosines and
+ * sines. */
 template <typename T, int LANES>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     rope_row_kernel(T *values, int64_t stride, const int32_t *positions, struct evq_cuda_rope rope)
@@ -24,7 +25,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     evq_load(turns + half, sines);
     for (int32_t begin = 0; begin < rope.heads; begin += at_once) {
         const int32_t head = begin + threadIdx.x / LANES;
-        const bool there = head < rope.heads; // Of a warp's heads, some may not be.
+        const bool there = head < rope.heads; // Some heads of a warp may not exist.
         const bool first = head < rope.first_heads;
         T *low = row + (int64_t)head * (2 * half);
         float x[PAIRS] = {0}, y[PAIRS] = {0};
@@ -32,7 +33,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
             evq_load(low, x);
             evq_load(low + half, y);
         }
-        if (rope.d_first_norm != nullptr) { // The same for all.
+        if (rope.d_first_norm != nullptr) { // All threads take the same branch.
             const float *norm = first ? rope.d_first_norm : rope.d_rest_norm;
             float squares = 0.0f;
             float to_x[PAIRS], to_y[PAIRS];
@@ -60,8 +61,8 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-/* Any other size. A warp for each head of each row: a norm of some heads, then the pairs (i, i + n
- * / 2) rope. */
+/* For any other size: one warp for each head of each row. It norms some heads, and then rotates the
+ * pairs (i, i + n / 2). */
 template <typename T>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     rope_kernel(T *values, int64_t stride, int32_t rows, const int32_t *positions,
@@ -82,7 +83,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         const float *cosines = rope.d_rope_table + (int64_t)positions[row] * rope.n;
         const float *sines = cosines + half;
         float scale = 1.0f;
-        if (norm != nullptr) { // The same for a warp.
+        if (norm != nullptr) { // All lanes of a warp take the same branch.
             float squares = 0.0f;
             for (int32_t i = lane; i < half; i += EVQ_WARP) {
                 const float x = evq_get(low + i);
@@ -101,7 +102,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-/* As few threads as turn the heads in as few steps as a block can. */
+/* Uses as few threads as can rotate the heads in the fewest steps of a block. */
 template <int LANES, typename T>
 static void launch_rows(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
                         const struct evq_cuda_rope *rope, cudaStream_t stream)

@@ -1,5 +1,5 @@
 /*
- * Tables of the cosines and sines that ROPE multiplies with, one for all operations that are alike.
+ * Tables of cosines and sines for ROPE, one for all operations that are alike.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,8 @@ static enum evq_status add(struct evq_cuda_state *state, const struct evq_plan *
                                      "rope", err);
     }
     if (status == EVQ_OK) {
-        // The plan keeps them until it is replaced; what runs now has ended before.
+        // The plan keeps the frequencies until it is replaced, and everything that runs now has
+        // ended by then.
         status = evq_cuda_copy_in(state, turns->d_frequencies.d_data, op->frequencies, bytes,
                                   "copy rope frequencies", err);
     }

@@ -1,14 +1,15 @@
 /*
- * A batch through the plan: copied in, its operations in order on the stream, its results copied
- * out.
+ * Runs a batch through the plan: copies it in, runs the operations in order on the stream, and
+ * copies the results out.
  */
 #include <string.h>
 
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
 
-/* Where each row stands in its sequence; the tiles of attention, those with the most keys first, so
- * that the device's processors end together. Returns how many there are. */
+/* Computes the position of each row in its sequence, and the attention tiles. Tiles with the most
+ * keys come first, so that the processors of the device finish together. Returns the number of
+ * tiles. */
 static int32_t read_sequences(struct evq_cuda_state *state, const struct evq_batch *batch)
 {
     const int32_t queries = state->tile_queries;
@@ -115,13 +116,13 @@ void evq_cuda_marks_close(struct evq_cuda_state *state)
 {
     for (int i = 0; i < EVQ_CUDA_MARKS; i++) {
         if (state->marks[i] != NULL) {
-            (void)cudaEventDestroy(state->marks[i]); // Fails with the device only.
+            (void)cudaEventDestroy(state->marks[i]); // It fails only if the device has failed.
         }
     }
 }
 
-/* Enqueues the plan's operations, with marks evenly between them where somebody listens: all are
- * launched long before they are done. */
+/* Enqueues the operations of the plan. If there is a listener, marks are placed evenly between
+ * them, because all are launched long before they are done. */
 static enum evq_status run_steps(struct evq_cuda_state *state, const struct evq_batch *batch,
                                  int32_t tiles, size_t *ret_marks, struct evq_error *err)
 {
@@ -184,7 +185,7 @@ static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_
         status = evq_cuda_status(cudaStreamSynchronize(state->stream), "run the plan", err);
     } else {
         (void)cudaStreamSynchronize(
-            state->stream); // The caller may reuse the batch; the first error counts.
+            state->stream); // The caller may reuse the batch afterwards. The first error counts.
     }
     if (status == EVQ_OK) {
         memcpy(results, state->h_results, bytes);
@@ -209,7 +210,7 @@ enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
     }
     if (status == EVQ_OK && batch->rows > 0) {
         status = run_batch(state, batch, results, err);
-        // A kernel may have found no room to be loaded into.
+        // A kernel may have found no memory to be loaded into.
         state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM;
     }
     if (status == EVQ_OK) {

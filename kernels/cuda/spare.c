@@ -1,12 +1,13 @@
 /*
- * A second set of weights, in a state of its own with streams of its own: filled by another thread
- * while the first state computes, then exchanged for the first's.
+ * A second set of weights, in a state of its own with streams of its own. Another thread fills it
+ * while the first state computes, and then both are exchanged.
  */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
 
-/* Of the device's memory, so much stays free: for batches that grow, and for whoever shares it. */
+/* This fraction of the device's memory stays free, for batches that grow and for others who share
+ * the device. */
 #define FREE_SHARES 16
 
 static enum evq_status check_room(const struct evq_cuda_state *state, const struct evq_plan *plan,

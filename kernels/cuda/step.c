@@ -1,7 +1,7 @@
 /*
- * One operation of a plan on the device. In bf16 the products are cuBLASLt's, with bias, tanh-GELU
- * and residual done along with them where they can be; whatever it has no way for is computed into
- * fp32 and finished by a kernel.
+ * Runs one operation of a plan on the device. In bf16, cuBLASLt computes products, combined with
+ * bias, tanh-GELU and residual if it can. If it cannot, the product is computed into fp32 and a
+ * kernel does the rest.
  */
 #include "kernels/cuda/state.h"
 
@@ -24,8 +24,8 @@ static struct evq_cuda_rows matrix_of(const struct evq_cuda_state *state, int32_
     return (struct evq_cuda_rows){weight->block.d_data, weight->stride, weight->bf16};
 }
 
-/* fp32: row-major out = in * weight^T is column-major out^T = weight^T' * in, with weight stored
- * [k, n] there. out is packed. */
+/* fp32 product: row-major out = in * weight^T is column-major out^T = weight^T' * in, where weight
+ * is stored [k, n]. out is packed. */
 static enum evq_status multiply(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
                                 const struct evq_cuda_rows *in, float *d_out, struct evq_error *err)
 {
@@ -61,7 +61,7 @@ static enum evq_status gemm_fp32(struct evq_cuda_state *state, const struct evq_
                                op->residual != 0 ? &residual : NULL, &out, state->stream, err);
 }
 
-/* The rows as a product in bf16 reads them: as they are, or rounded. */
+/* The rows as a bf16 product reads them: unchanged, or rounded. */
 static enum evq_status narrow(struct evq_cuda_state *state, int32_t rows, int32_t k,
                               struct evq_cuda_rows *in, struct evq_error *err)
 {
@@ -98,7 +98,7 @@ static enum evq_status run_product(struct evq_cuda_state *state, const struct ev
                                 ret_done, err);
 }
 
-/* Into fp32, and the rest by a kernel. */
+/* Computes the product into fp32, and the rest with a kernel. */
 static enum evq_status gemm_apart(struct evq_cuda_state *state, const struct evq_op *op,
                                   int32_t rows, const struct evq_cuda_rows *in,
                                   struct evq_cuda_product product, struct evq_error *err)
@@ -167,7 +167,7 @@ static enum evq_status gemm_bf16(struct evq_cuda_state *state, const struct evq_
                : status;
 }
 
-/* The logits of a chunk of scores, in fp32, then what is made of them. */
+/* Computes the logits of a chunk of scores in fp32, and then the results. */
 static enum evq_status score_chunk(struct evq_cuda_state *state, const struct evq_op *op,
                                    int32_t first, int32_t count, struct evq_error *err)
 {
@@ -188,7 +188,7 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
     if (status != EVQ_OK) {
         return status;
     }
-    if (bf16) { // Rows of zeros behind the vocabulary make its logits 16 bytes wide.
+    if (bf16) { // Rows of zeros behind the vocabulary make its logits a multiple of 16 bytes wide.
         const struct evq_cuda_product product = {
             .weight_stride = state->weights[op->weight].stride,
             .in_stride = gathered.stride,
@@ -249,8 +249,9 @@ static enum evq_status run_attention(struct evq_cuda_state *state, const struct 
     return evq_attention_launch(&in, rows, state->positions.d_data, op, &out, state->stream, err);
 }
 
-/* Two norms of heads, side by side and in place, and the ROPE that follows are one pass in bf16, a
- * ROPE by itself is one. Returns how many operations that takes in; 0: these are others. */
+/* In bf16, two adjacent norms of heads, in place, and the ROPE after them are one pass. A single
+ * ROPE is one pass too. Returns the number of operations in the pass; 0: these are other
+ * operations. */
 static size_t read_rope(const struct evq_cuda_state *state, size_t number,
                         struct evq_cuda_rope *rope)
 {

@@ -1,27 +1,28 @@
 /*
- * Launchers of the operations on tokens; the rules of kernels/cuda/ops.h. Positions are those of
- * the rows in their sequences. What an operation computes is in kernels/backend.h; values are read
- * and written as their rows say, the arithmetic between is fp32. An operation's column counts from
- * where rows begin. What of fp32 lies beside them (norms, biases, places, turns) begins as rows do.
+ * Launchers of the operations on tokens, with the rules of kernels/cuda/ops.h. Positions are those
+ * of the rows in their sequences. kernels/backend.h says what each operation computes. Values are
+ * read and written as their rows say, and the arithmetic is fp32. An operation's column counts from
+ * the start of its rows. fp32 values beside them (norms, biases, positions, rope tables) are
+ * aligned like rows.
  */
 #ifndef EVQ_KERNELS_CUDA_TOKENS_H
 #define EVQ_KERNELS_CUDA_TOKENS_H
 
 #include "kernels/cuda/ops.h"
 
-#define EVQ_ATTENTION_SIZE_MAX 256 // Of a head: a warp holds it in registers.
+#define EVQ_ATTENTION_SIZE_MAX 256 // Values of a head; a warp holds it in registers.
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* d_places may be NULL: no learned positions; [positions, n]. */
+/* d_places is [positions, n]; NULL: there are no learned positions. */
 enum evq_status evq_embed_launch(const int32_t *d_tokens, const int32_t *d_positions, int32_t rows,
                                  const struct evq_op *op, const struct evq_cuda_rows *table,
                                  const float *d_places, const struct evq_cuda_rows *out,
                                  cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* out[i, n] = in[which[i], n]; d_which NULL: in[i, n], in the type of out. */
+/* out[i, n] = in[which[i], n], in the type of out. d_which NULL: in[i, n]. */
 enum evq_status evq_gather_launch(const struct evq_cuda_rows *in, const int32_t *d_which,
                                   int32_t rows, int32_t n, const struct evq_cuda_rows *out,
                                   cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
@@ -35,7 +36,7 @@ enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
 /* What is done to heads in place: RMS_NORM of some, then ROPE of all. */
 struct evq_cuda_rope {
     int32_t n, heads, column;
-    int32_t first_heads;                     // Scaled by first_norm, the rest by rest_norm.
+    int32_t first_heads; // So many heads are scaled by first_norm, and the rest by rest_norm.
     const float *d_first_norm, *d_rest_norm; // [n]; both NULL: no norm.
     float first_epsilon, rest_epsilon;
     const float *d_rope_table; // [positions, n]: n / 2 cosines, then n / 2 sines.
@@ -45,13 +46,13 @@ enum evq_status evq_rope_launch(const struct evq_cuda_rows *values, int32_t rows
                                 const int32_t *d_positions, const struct evq_cuda_rope *rope,
                                 cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* d_rope_table[positions, 2 * half], of struct evq_cuda_rope: angles in fp32, their cosines and
- * sines from double, times scale. */
+/* Fills d_rope_table[positions, 2 * half]. Angles are fp32; their cosines and sines are computed in
+ * double and multiplied by scale. */
 enum evq_status evq_rope_table_launch(const float *d_frequencies, int32_t half, int32_t positions,
                                       float scale, float *d_rope_table, cudaStream_t stream,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Any head of at most EVQ_ATTENTION_SIZE_MAX values. */
+/* For any head of at most EVQ_ATTENTION_SIZE_MAX values. */
 enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t rows,
                                      const int32_t *d_positions, const struct evq_op *op,
                                      const struct evq_cuda_rows *out, cudaStream_t stream,
@@ -62,12 +63,12 @@ struct evq_attention_tile {
     int32_t row, first, count;
 };
 
-/* Most queries of a tile for heads of `size` values; 0: there are no tiles for this size. */
+/* Most queries in a tile for heads of `size` values; 0: tiles do not support this size. */
 int32_t evq_attention_tile_queries(int32_t size);
 
-/* bf16 rows, products on tensor cores; a scale above 0; tiles in the order in which they should
- * begin. first is a multiple of what evq_attention_tile_queries() gives, or of a smaller multiple
- * of 64. */
+/* bf16 rows, with products on tensor cores and a scale above 0. The tiles are in the order in which
+ * they should begin. first is a multiple of what evq_attention_tile_queries() gives, or of a
+ * smaller multiple of 64. */
 enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            const struct evq_attention_tile *d_tiles, int32_t tiles,
                                            const struct evq_op *op, const struct evq_cuda_rows *out,
@@ -84,23 +85,23 @@ enum evq_status evq_activate_launch(const struct evq_cuda_rows *values, int32_t 
                                     enum evq_activation activation, cudaStream_t stream,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* out = act(in + bias) + residual. in: fp32, packed; residual: fp32. d_bias and residual may be
- * NULL, residual may be out. */
+/* out = act(in + bias) + residual. in is fp32 and packed; residual is fp32. d_bias and residual may
+ * be NULL, and residual may be out. */
 enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, const float *d_bias,
                                     enum evq_activation activation,
                                     const struct evq_cuda_rows *residual,
                                     const struct evq_cuda_rows *out, cudaStream_t stream,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* SCORE's results from logits[rows, n], fp32, rows a multiple of 4 values apart; d_bias may be
- * NULL. Sums of fp32 exponentials: for products in bf16. The loss of a row whose largest logit is
- * further than 2^29 from 0 is a NaN. */
+/* Computes SCORE's results from logits[rows, n] in fp32, with rows a multiple of 4 values apart.
+ * d_bias may be NULL. It sums fp32 exponentials and is meant for products in bf16. If a row's
+ * largest logit is further than 2^29 from 0, its loss is a NaN. */
 enum evq_status evq_logsum_launch(const struct evq_cuda_rows *logits, int32_t rows, int32_t n,
                                   const float *d_bias, const int32_t *d_targets,
                                   struct evq_row_result *d_results, cudaStream_t stream,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* A blob of weights as it came, to rows. */
+/* Converts a blob of weights as it came to rows. */
 enum evq_status evq_convert_launch(const void *d_in, enum evq_weight_type type, bool transposed,
                                    int32_t rows, int32_t columns, const struct evq_cuda_rows *out,
                                    cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;

@@ -1,4 +1,4 @@
-/* From the types that rows have when the program runs to kernels compiled for each. */
+/* Chooses the kernel that was compiled for the types that rows have at run time. */
 #ifndef EVQ_KERNELS_CUDA_TYPED_CUH
 #define EVQ_KERNELS_CUDA_TYPED_CUH
 
@@ -10,7 +10,7 @@ template <typename T> static inline T *evq_at(const struct evq_cuda_rows *rows, 
     return (T *)rows->d_data + column;
 }
 
-/* Calls use(value of the type). */
+/* Calls use() with a value of the type. */
 template <typename Use> static inline void evq_typed(const struct evq_cuda_rows *rows, Use use)
 {
     if (rows->bf16) {

@@ -1,6 +1,6 @@
 /*
- * Values of rows as the kernels read and write them: fp32, or bf16 with fp32 arithmetic between;
- * one by one, or 2, 4 or 8 at a time from addresses that are multiples of as many values.
+ * How the kernels read and write values of rows: fp32, or bf16 with fp32 arithmetic; one at a time,
+ * or 2, 4 or 8 at a time from addresses that are multiples of so many values.
  */
 #ifndef EVQ_KERNELS_CUDA_VALUES_CUH
 #define EVQ_KERNELS_CUDA_VALUES_CUH
@@ -34,7 +34,7 @@ __device__ static inline void evq_set(evq_bf16 *at, float value)
     *at = __float2bfloat16_rn(value);
 }
 
-/* Two values as an operand of a product takes them, the first in the low half. */
+/* Two values in the form of a product's operand, with the first in the low half. */
 __device__ static inline uint32_t evq_pair(float low, float high)
 {
     const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
@@ -138,12 +138,12 @@ __device__ static inline void evq_each(float (&x)[V], Function function)
     }
 }
 
-/* Which one it is, is asked once for all of them. */
+/* The activation is tested once for all values. */
 template <int V>
 __device__ static inline void evq_activate(float (&x)[V], enum evq_activation activation)
 {
     switch (activation) {
-    case EVQ_ACT_RELU: // Written so that a NaN passes.
+    case EVQ_ACT_RELU: // Written so that a NaN is kept.
         evq_each(x, [](float v) { return v < 0.0f ? 0.0f : v; });
         break;
     case EVQ_ACT_TANH:

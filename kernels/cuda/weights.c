@@ -1,15 +1,16 @@
 /*
- * The weights of a plan on the device: fp32 as they stand or, in bf16, matrices and tables rounded,
- * their rows beginning at multiples of 8 values, with rows of zeros up to a multiple of 8.
+ * The weights of a plan on the device. fp32 weights are stored as they come. In bf16, matrices and
+ * tables are rounded; their rows begin at multiples of 8 values, and rows of zeros fill up to a
+ * multiple of 8.
  */
 #include <stdlib.h>
 
 #include "kernels/cuda/state.h"
 
-/* What the plan's operations want of a slot. */
+/* What the plan's operations need of a slot. */
 struct form {
     bool matrix;  // A product or a lookup reads it.
-    bool vector;  // Anything else does.
+    bool vector;  // Something else reads it.
     bool is_bias; // A product adds it.
 };
 
@@ -55,7 +56,7 @@ static enum evq_status find_forms(const struct evq_plan *plan, struct form **ret
     return EVQ_OK;
 }
 
-/* A weight as a slot wants it, without memory. */
+/* A weight in the shape that a slot needs, without memory. */
 static struct evq_cuda_weight shape_of(const struct evq_weight_slot *slot, const struct form *form,
                                        bool in_bf16)
 {
@@ -96,7 +97,7 @@ static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cud
     struct evq_cuda_weight wanted = shape_of(slot, form, in_bf16);
 
     if (is_there(weight, &wanted)) {
-        return EVQ_OK; // Keeps its values too.
+        return EVQ_OK; // The slot keeps its values too.
     }
     wanted.block = weight->block;
     wanted.rounded = weight->rounded;

@@ -18,9 +18,9 @@ list() {
 attention_tiles.cu~attention~(back < 0 ||~(back < -1 ||
 attention_tiles.cu~attention~back >= window~back > window
 attention_tiles.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
-attention_tiles.cu~attention~__syncthreads(); // Nobody needs the keys any more.~
-attention_tiles.cu~attention~__syncthreads(); // The keys are there, and nobody needs the values any more.~
-attention_tiles.cu~attention~__syncthreads(); // The values are there.~
+attention_tiles.cu~attention~__syncthreads(); // No thread needs the keys any more.~
+attention_tiles.cu~attention~__syncthreads(); // The keys have arrived, and no thread needs the values any more.~
+attention_tiles.cu~attention~__syncthreads(); // The values have arrived.~
 attention_tiles.cu~attention~evq_copy_wait<0>();~evq_copy_wait<1>();
 attention_tiles.cu~attention~evq_copy_wait<1>();~evq_copy_wait<2>();
 attention_tiles.cu~attention~sums[s][d][half * 2 + 1] *= shrink;~
@@ -44,11 +44,11 @@ norm.cu~kernels~shape->n <= 4 * warp_most~shape->n <= 4 * warp_most + 8
 norm.cu~kernels~shape->n <= 8 * warp_most~shape->n <= 8 * warp_most + 8
 norm.cu~kernels~ && column % 4 == 0~
 norm.cu~kernels~in->stride % 4 == 0 && out->stride % 4 == 0;~true;
-norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
-norm.cu~kernels~__syncthreads(); // Every warp's sum is there.~
-logsum.cu~kernels~__syncthreads(); // Every warp's state is there.~
-convert.cu~kernels~__syncthreads(); // The tile is there.~
-convert.cu~kernels~__syncthreads(); // Before the next tile.~
+norm.cu~kernels~__syncthreads(); // The previous content of sums was read.~
+norm.cu~kernels~__syncthreads(); // The sum of every warp is stored.~
+logsum.cu~kernels~__syncthreads(); // The state of every warp is stored.~
+convert.cu~kernels~__syncthreads(); // The tile has arrived.~
+convert.cu~kernels~__syncthreads(); // No thread may still read the tile when the next one is written.~
 rope.cu~kernels~head < rope.first_heads~head <= rope.first_heads
 rope.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
 rope.cu~kernels~x[i] * cosines[i] - y[i]~x[i] * cosines[i] + y[i]
