@@ -361,6 +361,54 @@ static void runs_give_results_and_their_best(void **state)
     json_decref(workers);
 }
 
+static void jobs_are_explained_when_asked(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    (void)fixture_submit(gateway->fx, "a/1/regular/quick");
+    struct evq_claim *claim = fixture_claim(gateway->fx);
+    assert_status(evq_queue_fail(gateway->fx->queue, claim->id, claim->token, EVQ_FAIL_FATAL,
+                                 "broke", "broke: the whole first line\nand a log", NULL, NULL),
+                  EVQ_OK);
+    evq_claim_free(claim);
+    (void)fixture_submit(gateway->fx, "a/2/regular/other");
+    json_t *page = get(gateway, 200, "/v1/jobs?explain=1&state=dead");
+    assert_string_equal(at(page, "jobs.0.cause"), "broke: the whole first line");
+    json_decref(page);
+    page = get(gateway, 200, "/v1/jobs?explain=1&state=queued");
+    assert_string_equal(at(page, "jobs.0.why"), "no worker offers suite other");
+    json_decref(page);
+    page = get(gateway, 200, "/v1/jobs?state=queued");
+    assert_null(json_object_get(json_array_get(json_object_get(page, "jobs"), 0), "why"));
+    json_decref(page);
+    json_decref(get(gateway, 400, "/v1/jobs?explain=1&count=101"));
+}
+
+static void pause_is_for_writers_and_says_what_it_did(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    static const char run[] = "{\"kind\": \"run\", \"name\": \"a\"}";
+    (void)fixture_submit(gateway->fx, "a/1/regular/quick");
+    json_t *answer = get(gateway, 200, "/v1/access");
+    assert_true(json_is_false(json_object_get(answer, "write")));
+    json_decref(answer);
+    json_decref(fixture_http_json(gateway, 403, "POST", "/v1/pause", FIXTURE_TOKEN_READ, run));
+    answer = post(gateway, 200, "/v1/pause", run);
+    assert_string_equal(at(answer, "name"), "a");
+    json_decref(answer);
+    answer = get(gateway, 200, "/v1/queue");
+    assert_string_equal(at(answer, "paused.runs.0"), "a");
+    json_decref(answer);
+    json_decref(
+        post(gateway, 200, "/v1/pause", "{\"kind\": \"run\", \"name\": \"a\", \"paused\": false}"));
+    json_decref(post(gateway, 400, "/v1/pause", "{\"kind\": \"run\"}"));
+    json_decref(post(gateway, 400, "/v1/pause", "{\"name\": \"a\"}"));
+    json_decref(post(gateway, 400, "/v1/pause", "{\"kind\": \"worker\", \"name\": \"a\"}"));
+    answer = get(gateway, 200, "/v1/queue");
+    assert_int_equal(json_array_size(json_object_get(json_object_get(answer, "paused"), "runs")),
+                     0);
+    json_decref(answer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +417,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(rights_separate_readers_from_writers, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_are_listed_in_pages_over_all_states, setup, teardown),
         cmocka_unit_test_setup_teardown(job_is_shown_cancelled_and_queued_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_are_explained_when_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(pause_is_for_writers_and_says_what_it_did, setup, teardown),
         cmocka_unit_test_setup_teardown(retry_of_a_name_is_answered_as_the_first_time, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(log_is_the_file_or_what_redis_kept, setup, teardown),

@@ -197,7 +197,7 @@ class Answers(Live):
         self.assertEqual(check(200, "GET", "/openapi.json", None), self.document)
         check(200, "GET", "/", None)
         check(200, "GET", "/page/{name}", None, name="page.js")
-        for path in ("/metrics", "/v1/queue", "/v1/workers", "/v1/jobs", "/v1/runs", "/v1/events"):
+        for path in ("/metrics", "/v1/queue", "/v1/workers", "/v1/access", "/v1/jobs", "/v1/runs", "/v1/events"):
             check(200, "GET", path, "reader")
         self.assertEqual(len(check(200, "GET", "/v1/workers", "reader")["workers"]), 1)
         self.assertEqual(len(check(200, "GET", "/v1/queue", "reader")["sinks"]), 3)
@@ -214,6 +214,9 @@ class Answers(Live):
         large = {"run": "digits", "step": 7, "variant": "regular", "suite": "large"}
         self.assertEqual(check(200, "POST", JOB + "/cancel", body={"reason": "enough"}, **large)["state"], "cancelled")
         self.assertEqual(check(200, "POST", JOB + "/retry", **large)["state"], "queued")
+        check(200, "GET", "/v1/jobs", "reader", query="?count=100&explain=1")
+        check(200, "POST", "/v1/pause", body={"kind": "run", "name": "digits"})
+        check(200, "POST", "/v1/pause", body={"kind": "run", "name": "digits", "paused": False})
         path = self.scene.checkpoint("run/checkpoint-1.safetensors")
         again = {"run": "digits", "step": 1, "suites": "heldout", "path": path, "needs": None}
         self.assertEqual(check(200, "POST", "/v1/jobs", body=again)["jobs"][0]["answer"], "duplicate")

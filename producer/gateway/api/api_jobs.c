@@ -13,6 +13,7 @@
 
 #define PAGE_DEFAULT      100
 #define PAGE_MAX          1000
+#define EXPLAINED_MAX     100 // Each of these jobs costs a question to Redis.
 #define RANK_DIGITS_MAX   15
 #define LOOKS_MAX         20 // Calls to Redis for one page: each looks at up to 2,000 jobs.
 #define LOG_BYTES_DEFAULT 16384
@@ -142,6 +143,40 @@ static bool read_start(const char *only, const char *from, size_t *ret_state, ch
     return true;
 }
 
+/* Adds to each job what its short fields leave out: `why` it waits, and in `cause` the first line
+ * of the log of its failure. One question to Redis per job. */
+static enum evq_status explain(struct evq_api *api, json_t *jobs, struct evq_error *err)
+{
+    size_t index = 0;
+    json_t *job = NULL;
+    json_array_foreach(jobs, index, job)
+    {
+        char *text = NULL;
+        const char *id = json_string_value(json_object_get(job, "id"));
+        const char *state = json_string_value(json_object_get(job, "state"));
+        if (id == NULL || state == NULL || strcmp(state, "done") == 0 ||
+            strcmp(state, "running") == 0) {
+            continue;
+        }
+        const enum evq_status status = evq_queue_show(api->queue, id, &text, err);
+        if (status != EVQ_OK && status != EVQ_E_NOT_FOUND && status != EVQ_E_INVALID) {
+            return status;
+        }
+        json_t *view = text != NULL ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+        const char *why = json_string_value(json_object_get(view, "why"));
+        const char *detail = json_string_value(json_object_get(view, "detail"));
+        if (why != NULL && why[0] != '\0') {
+            (void)json_object_set_new(job, "why", json_string(why));
+        }
+        if (detail != NULL && detail[0] != '\0') {
+            (void)json_object_set_new(job, "cause", json_stringn(detail, strcspn(detail, "\n")));
+        }
+        json_decref(view);
+        free(text);
+    }
+    return EVQ_OK;
+}
+
 void evq_api_jobs(struct evq_api *api, struct evq_http_request *request,
                   struct evq_http_reply *reply)
 {
@@ -149,13 +184,16 @@ void evq_api_jobs(struct evq_api *api, struct evq_http_request *request,
     char cursor[128] = "";
     char next[160] = "";
     int64_t count = PAGE_DEFAULT;
+    int64_t explained = 0;
     size_t at = 0;
     const char *run = evq_http_query(request, "run", "");
     const char *only = evq_http_query(request, "state", "");
     const char *from = evq_http_query(request, "cursor", "");
 
     if ((run[0] != '\0' && !evq_http_run_valid(run, reply)) ||
-        !evq_http_query_integer(request, reply, "count", 1, PAGE_MAX, &count) ||
+        !evq_http_query_integer(request, reply, "explain", 0, 1, &explained) ||
+        !evq_http_query_integer(request, reply, "count", 1, explained ? EXPLAINED_MAX : PAGE_MAX,
+                                &count) ||
         !read_start(only, from, &at, cursor, reply)) {
         return;
     }
@@ -178,6 +216,9 @@ void evq_api_jobs(struct evq_api *api, struct evq_http_request *request,
         if (full || last) {
             break;
         }
+    }
+    if (status == EVQ_OK && explained != 0) {
+        status = explain(api, jobs, &err);
     }
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);

@@ -16,6 +16,8 @@ const struct evq_route evq_routes[] = {
     {"GET", "/page/{name}", EVQ_HTTP_OPEN, DIRECT, evq_api_page},
     {"GET", "/metrics", EVQ_HTTP_READ, PROMPT, evq_api_metrics},
     {"GET", "/v1/queue", EVQ_HTTP_READ, PROMPT, evq_api_queue},
+    {"POST", "/v1/pause", EVQ_HTTP_WRITE, PROMPT, evq_api_pause},
+    {"GET", "/v1/access", EVQ_HTTP_READ, DIRECT, evq_api_access},
     {"GET", "/v1/events", EVQ_HTTP_READ, DIRECT, evq_api_events},
     {"GET", "/v1/workers", EVQ_HTTP_READ, PROMPT, evq_api_workers},
     {"POST", "/v1/jobs", EVQ_HTTP_WRITE, PROMPT, evq_api_submit},

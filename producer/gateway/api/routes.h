@@ -54,6 +54,8 @@ EVQ_HTTP_HANDLER(evq_api_ready);
 EVQ_HTTP_HANDLER(evq_api_openapi);
 EVQ_HTTP_HANDLER(evq_api_queue);
 EVQ_HTTP_HANDLER(evq_api_workers);
+EVQ_HTTP_HANDLER(evq_api_access);
+EVQ_HTTP_HANDLER(evq_api_pause);
 /* api_metrics.c, page.c */
 EVQ_HTTP_HANDLER(evq_api_metrics);
 EVQ_HTTP_HANDLER(evq_api_page);
