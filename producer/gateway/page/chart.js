@@ -1,8 +1,13 @@
-// One metric over steps as SVG: a curve for each run and variant, the best marked, gaps with their reasons.
+// One metric as a chart in SVG: curves, error bars, the best points, steps without a number, zoom, and a tip for each point.
+import { bestOf, smoothed } from "/page/curves.js";
+import { saveCsv, savePng, saveSvg } from "/page/export.js";
+import { markPath } from "/page/look.js";
+import { AXES, logTicks, range, scale, short, ticks } from "/page/scale.js";
 
-const WIDTH = 400, HEIGHT = 190, LEFT = 46, RIGHT = 10, TOP = 10, BOTTOM = 26;
-const LARGE = 1e300; // What is larger has its place at the edge: a difference of two such is no number.
-const EQUAL = 1e-9; // Of the larger one: values that are closer are drawn as one, for steps between them would not move on.
+const WIDTH = 420, HEIGHT = 210, LEFT = 48, RIGHT = 10, TOP = 8, BOTTOM = 26;
+const PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM;
+const POINTS_MARKED = 150; // More points of a curve are a line without marks.
+const NEAR = 30, DRAG = 6; // Units of the chart.
 const SVG = "http://www.w3.org/2000/svg";
 
 function element(name, attributes, parent) {
@@ -12,127 +17,246 @@ function element(name, attributes, parent) {
   return made;
 }
 
-/** A number as short as it can be told from its neighbours. */
-export function short(value) {
-  if (typeof value !== "number") return String(value);
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(2);
-  return String(Number(value.toPrecision(5)));
+const line = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+function button(name, label, title, parent, onClick) {
+  const made = parent.appendChild(document.createElement("button"));
+  made.type = "button";
+  made.className = `tool ${name}`;
+  made.textContent = label;
+  made.title = title;
+  made.setAttribute("aria-label", title);
+  made.addEventListener("click", onClick);
+  return made;
 }
 
-/** Round values between low and high, about as many as wanted. */
-function ticks(low, high, wanted) {
-  const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
-  const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++) found.push(i * step);
-  return found;
-}
-
-function range(values, room) {
-  let low = Infinity, high = -Infinity;
-  for (const value of values) {
-    low = Math.min(low, Math.max(value, -LARGE));
-    high = Math.max(high, Math.min(value, LARGE));
-  }
-  const size = Math.max(Math.abs(low), Math.abs(high));
-  if (high - low <= size * EQUAL) {
-    const half = size * 0.05 || 1;
-    return [low - half, high + half];
-  }
-  return [low - (high - low) * room, high + (high - low) * room];
-}
-
-/** The best point of a curve; null where nobody said which way is better. */
-export function bestOf(curve) {
-  if (curve.higherIsBetter === undefined) return null;
-  const sign = curve.higherIsBetter ? 1 : -1;
-  return curve.points.reduce((best, point) =>
-    Number.isFinite(point.value) && (!best || sign * point.value > sign * best.value) ? point : best, null);
-}
-
-function axes(svg, x, y, steps, values) {
-  for (const at of ticks(values[0], values[1], 6)) {
-    element("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(at), y2: y(at), class: "grid" }, svg);
-    element("text", { x: LEFT - 6, y: y(at) + 3.5, "text-anchor": "end" }, svg).textContent = short(Number(at.toPrecision(6)));
-  }
-  for (const at of ticks(steps[0], steps[1], 6)) {
-    if (at < 0 || at !== Math.round(at)) continue;
-    const anchor = x(at) > WIDTH - 24 ? { x: WIDTH - 2, "text-anchor": "end" } : { x: x(at), "text-anchor": "middle" };
-    element("text", { ...anchor, y: HEIGHT - 8 }, svg).textContent = (at || 0).toLocaleString("en"); // Not "-0".
-  }
-}
-
-function draw(svg, curve, x, y) {
-  const points = curve.points.filter((point) => Number.isFinite(point.value));
-  const path = points.map((point, i) => `${i ? "L" : "M"}${x(point.step).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
-  const dash = curve.variant === "regular" ? {} : { "stroke-dasharray": "6 4" };
-  element("path", { d: path, class: "curve", stroke: curve.colour, ...dash }, svg);
-  for (const point of points.length > 150 ? [] : points) {
-    element("circle", { cx: x(point.step), cy: y(point.value), r: 2.6, fill: curve.colour, class: "point" }, svg);
-  }
-  const best = bestOf(curve);
-  if (best) element("circle", { cx: x(best.step), cy: y(best.value), r: 6, stroke: curve.colour, class: "best" }, svg);
-}
-
-/** Steps without a number, or with one that no curve can show, at the foot of the chart. */
-function drawGaps(svg, curves, x) {
-  for (const curve of curves) {
-    for (const gap of [...curve.gaps, ...curve.points.filter((point) => !Number.isFinite(point.value))]) {
-      const at = x(gap.step);
-      element("line", { x1: at, x2: at, y1: HEIGHT - BOTTOM - 7, y2: HEIGHT - BOTTOM, class: `gap ${gap.state ?? "dead"}` }, svg);
-    }
-  }
-}
-
+/** What is said of a point or of a step without one. */
 function sentence(curve, point) {
-  const name = curve.variant === "regular" ? curve.run : `${curve.run} (${curve.variant})`;
-  if (point.state) return `${name}, step ${point.step}: ${point.state}${point.reason ? `, ${point.reason}` : ""}`;
+  const epoch = point.epoch === undefined ? "" : `, epoch ${short(point.epoch)}`;
+  const where = `${curve.name}, step ${point.step}${epoch}`;
+  if (point.state) return `${where}: ${point.state}${point.reason ? `, ${point.reason}` : ""}`;
   const error = point.error === undefined ? "" : ` ± ${short(point.error)}`;
-  return `${name}, step ${point.step}: ${short(point.value)}${error}${point === bestOf(curve) ? ", the best" : ""}`;
+  return `${where}: ${short(point.value)}${error}${point === bestOf(curve) ? ", the best" : ""}`;
 }
 
-/** Tells of the nearest point under the pointer. */
-function explain(svg, curves, x, y, tip) {
-  const all = curves.flatMap((curve) => [
-    ...curve.points.map((point) => ({ curve, point, x: x(point.step), y: Number.isFinite(point.value) ? y(point.value) : HEIGHT - BOTTOM })),
-    ...curve.gaps.map((point) => ({ curve, point, x: x(point.step), y: HEIGHT - BOTTOM })),
-  ]);
-  svg.addEventListener("pointermove", (event) => {
-    const box = svg.getBoundingClientRect();
-    const px = ((event.clientX - box.left) / box.width) * WIDTH, py = ((event.clientY - box.top) / box.height) * HEIGHT;
-    let nearest = null, least = 900;
-    for (const place of all) {
-      const distance = (place.x - px) ** 2 + (place.y - py) ** 2;
-      if (distance < least) [nearest, least] = [place, distance];
-    }
-    tip(nearest && sentence(nearest.curve, nearest.point), event.clientX, event.clientY);
+/** What the legend says of a curve. */
+function summary(curve) {
+  const best = bestOf(curve), last = curve.points.at(-1);
+  return `${curve.name}: ${last ? `${short(last.value)} at ${last.step}` : "no result yet"}${best ? `, best ${short(best.value)} at ${best.step}` : ""}${curve.gaps.length ? `, ${curve.gaps.length} without a result` : ""}`;
+}
+
+/** Whether at least half of the points of two curves are at the same places. */
+function coincide(some, others) {
+  const [few, many] = some.length < others.length ? [some, others] : [others, some];
+  const places = new Set(many.map(String));
+  return few.length > 1 && few.filter((place) => places.has(String(place))).length * 2 >= few.length;
+}
+
+/** Dashes for each curve. Curves that coincide share a line: each shows in the gaps of the others. */
+function dashesOf(lines, curves) {
+  return lines.map((points, i) => {
+    const alike = lines.flatMap((other, at) => (at === i || coincide(points, other) ? [at] : []));
+    if (alike.length > 1) return { "stroke-dasharray": `7 ${7 * (alike.length - 1)}`, "stroke-dashoffset": -7 * alike.indexOf(i) };
+    return curves[i].variant === "regular" ? {} : { "stroke-dasharray": "6 4" };
   });
-  svg.addEventListener("pointerleave", () => tip(null));
 }
 
-/**
- * curves: [{run, variant, colour, higherIsBetter, points: [{step, value, error}], gaps: [{step, state, reason}]}], points in the
- * order of steps. tip(text | null, x, y) shows a sentence at the pointer.
- */
-export function chart(title, curves, tip) {
-  const card = document.createElement("article");
-  card.className = "chart";
-  const head = card.appendChild(document.createElement("h3"));
-  head.textContent = title;
-  const line = card.appendChild(document.createElement("p"));
-  line.textContent = curves.map((curve) => {
-    const best = bestOf(curve), last = curve.points.at(-1), name = curve.variant === "regular" ? curve.run : `${curve.run} (${curve.variant})`;
-    return `${name}: ${last ? `${short(last.value)} at ${last.step}` : "no number yet"}${best ? `, best ${short(best.value)} at ${best.step}` : ""}${curve.gaps.length ? `, ${curve.gaps.length} without` : ""}`;
-  }).join(" · ");
-  const steps = curves.flatMap((curve) => [...curve.points, ...curve.gaps].map((point) => point.step));
-  const values = curves.flatMap((curve) => curve.points.map((point) => point.value).filter(Number.isFinite));
-  const across = range(steps.length ? steps : [0, 1], 0.02), up = range(values.length ? values : [0, 1], 0.06);
-  const x = (step) => LEFT + ((step - across[0]) / (across[1] - across[0])) * (WIDTH - LEFT - RIGHT);
-  const y = (value) => TOP + (1 - (value - up[0]) / (up[1] - up[0])) * (HEIGHT - TOP - BOTTOM);
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}. ${line.textContent}` }, card);
-  axes(svg, x, y, across, up);
-  drawGaps(svg, curves, x);
-  for (const curve of curves) draw(svg, curve, x, y);
-  explain(svg, curves, x, y, tip);
-  return card;
+export class Chart {
+  /** tip(text | null, x, y) shows a sentence at a place of the window. */
+  constructor(title, tip) {
+    Object.assign(this, { title, tip, curves: [], view: {}, zoom: null, places: [], at: -1 });
+    this.card = document.createElement("article");
+    this.card.className = "chart";
+    const head = this.card.appendChild(document.createElement("header"));
+    head.appendChild(document.createElement("h3")).textContent = title;
+    const tools = head.appendChild(document.createElement("div"));
+    this.reset = button("reset", "Reset", "Show the whole chart again (key 0)", tools, () => this.zoomTo(null));
+    button("png", "PNG", "Save the chart as a PNG image", tools, () => savePng(this));
+    button("svg", "SVG", "Save the chart as an SVG image", tools, () => saveSvg(this));
+    button("csv", "CSV", "Save the numbers as CSV", tools, () => saveCsv(title, this.rows()));
+    this.legend = this.card.appendChild(document.createElement("p"));
+    this.legend.className = "legend";
+    this.note = this.card.appendChild(document.createElement("p"));
+    this.note.className = "note";
+    this.svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: "0" }, this.card);
+    this.listen();
+  }
+
+  /** curves: as Run.curves() gives them. view: {x, log, smooth}. */
+  draw(curves, view) {
+    if (view.x !== this.view.x) this.zoom = null; // It was in units of the axis before.
+    Object.assign(this, { curves, view: { ...view }, axis: AXES[view.x] ?? AXES.step });
+    this.render();
+  }
+
+  zoomTo(zoom) {
+    this.zoom = zoom;
+    this.render();
+  }
+
+  /** The numbers of the chart, for CSV. */
+  rows() {
+    const head = ["run", "variant", "step", "epoch", "finished", "value", "std_error"];
+    const rows = this.curves.flatMap((curve) => curve.points.map((point) => [curve.run, curve.variant, point.step, point.epoch,
+      point.at === undefined ? undefined : new Date(point.at).toISOString(), point.value, point.error]));
+    return [head, ...rows];
+  }
+
+  render() {
+    const { curves, axis, view } = this;
+    const shows = (point) => Number.isFinite(point.value) && (!view.log || point.value > 0);
+    const placed = curves.map((curve) => {
+      const on = (points) => points.map((point) => ({ curve, point, at: axis.of(point, curve) })).filter((one) => Number.isFinite(one.at));
+      const points = on(curve.points.filter(shows)).sort((a, b) => a.at - b.at);
+      return { points, gaps: on([...curve.gaps, ...curve.points.filter((point) => !shows(point))]) };
+    });
+    const across = this.zoom ?? range(placed.flatMap((one) => [...one.points, ...one.gaps]).map((one) => one.at), 0.02);
+    const inside = placed.flatMap((one) => one.points.filter(({ at }) => at >= across[0] && at <= across[1]));
+    const ends = inside.flatMap(({ point }) => [point.value, point.value - (point.error ?? 0), point.value + (point.error ?? 0)]);
+    const up = view.log ? range(ends.filter((end) => end > 0).map(Math.log10), 0.06).map((end) => 10 ** end) : range(ends.filter(Number.isFinite), 0.06);
+    this.domain = across;
+    this.x = scale(across, 0, PLOT_WIDTH);
+    this.y = scale(up, PLOT_HEIGHT, 0, view.log);
+    this.svg.replaceChildren();
+    this.drawAxes(across, up);
+    this.plot = element("svg", { x: LEFT, y: TOP, width: PLOT_WIDTH, height: PLOT_HEIGHT, class: "plot" }, this.svg);
+    this.drawCurves(placed.map((one) => one.points));
+    for (const { at, point } of placed.flatMap((one) => one.gaps)) {
+      element("path", { d: line([[this.x(at), PLOT_HEIGHT - 8], [this.x(at), PLOT_HEIGHT]]), class: `gap ${point.state ?? "dead"}` }, this.plot);
+    }
+    this.places = placed.flatMap((one) => [
+      ...one.points.map((place) => ({ ...place, x: this.x(place.at), y: this.y(place.point.value) })),
+      ...one.gaps.map((place) => ({ ...place, x: this.x(place.at), y: PLOT_HEIGHT }))]).sort((a, b) => a.x - b.x);
+    this.tell(placed);
+  }
+
+  drawAxes(across, up) {
+    const bottom = HEIGHT - BOTTOM;
+    const hasValues = this.curves.some((curve) => curve.points.length > 0);
+    for (const at of !hasValues ? [] : this.view.log ? logTicks(up) : ticks(up, 5)) {
+      const y = TOP + this.y(at);
+      element("path", { d: line([[LEFT, y], [WIDTH - RIGHT, y]]), class: "grid" }, this.svg);
+      element("text", { x: LEFT - 6, y: y + 3.5, "text-anchor": "end" }, this.svg).textContent = short(Number(at.toPrecision(6)));
+    }
+    for (const at of ticks(across, 5, this.axis.time)) {
+      if ((this.axis.whole && at !== Math.round(at)) || (at < 0 && this.view.x !== "clock")) continue;
+      const x = LEFT + this.x(at);
+      const place = x > WIDTH - 24 ? { x: WIDTH - 2, "text-anchor": "end" } : { x, "text-anchor": "middle" };
+      element("text", { ...place, y: bottom + 18 }, this.svg).textContent = this.axis.tick(at, across[1] - across[0]);
+    }
+  }
+
+  drawCurves(placed) {
+    const lines = placed.map((points) => points.map(({ at, point }) => [this.x(at), this.y(point.value)]));
+    const dashes = dashesOf(lines, this.curves);
+    placed.forEach((points, i) => {
+      const curve = this.curves[i], best = bestOf(curve), raw = this.view.smooth > 0 && points.length > 2;
+      const bars = points.filter(({ point }) => point.error > 0).map(({ at, point }) => {
+        const x = this.x(at), low = this.view.log && point.value <= point.error ? PLOT_HEIGHT : this.y(point.value - point.error), high = this.y(point.value + point.error);
+        return line([[x, low], [x, high]]) + line([[x - 3, low], [x + 3, low]]) + line([[x - 3, high], [x + 3, high]]);
+      });
+      if (bars.length) element("path", { d: bars.join(""), class: "bars", stroke: curve.colour }, this.plot);
+      element("path", { d: line(lines[i]), class: raw ? "curve raw" : "curve", stroke: curve.colour, ...dashes[i] }, this.plot);
+      if (raw) {
+        const values = smoothed(points.map(({ point }) => point.value), this.view.smooth);
+        element("path", { d: line(points.map(({ at }, k) => [this.x(at), this.y(values[k])])), class: "curve smooth", stroke: curve.colour, ...dashes[i] }, this.plot);
+      }
+      for (const { at, point } of points.length > POINTS_MARKED ? [] : points) {
+        element("path", { d: markPath(curve.mark, this.x(at), this.y(point.value), 2.8), fill: curve.colour, class: raw ? "point raw" : "point" }, this.plot);
+      }
+      const place = best && points.find(({ point }) => point === best);
+      if (place) element("path", { d: markPath(0, this.x(place.at), this.y(best.value), 6.5), stroke: curve.colour, class: "best" }, this.plot);
+    });
+  }
+
+  /** The legend, the notes, and the words for people who do not see the chart. */
+  tell(placed) {
+    const { curves, view } = this;
+    this.legend.replaceChildren(...curves.flatMap((curve, i) => {
+      const entry = document.createElement("span"), name = entry.appendChild(document.createElement("span"));
+      const key = element("svg", { viewBox: "0 0 12 12", class: "key", "aria-hidden": "true" }, name);
+      element("path", { d: markPath(curve.mark, 6, 6, 4), fill: curve.colour }, key);
+      name.className = "name";
+      name.append(curve.name);
+      entry.append(summary(curve).slice(curve.name.length));
+      return i ? [" · ", entry] : [entry];
+    }));
+    const hidden = curves.flatMap((curve) => curve.points).filter((point) => view.log && Number.isFinite(point.value) && point.value <= 0).length;
+    const notes = [];
+    if (hidden) notes.push(`${hidden} ${hidden === 1 ? "value is" : "values are"} not above 0 and cannot be drawn on a log scale.`);
+    if (curves.some((curve) => curve.points.length) && !placed.some((one) => one.points.length || one.gaps.length)) notes.push(`No result has a value for the x axis “${view.x}”.`);
+    const failures = placed.flatMap((one) => one.gaps).filter(({ point }) => point.state);
+    if (failures.length && !placed.some((one) => one.points.length)) notes.push(sentence(failures.at(-1).curve, failures.at(-1).point));
+    this.note.textContent = notes.join(" ");
+    this.note.hidden = notes.length === 0;
+    this.reset.hidden = this.zoom === null;
+    this.svg.setAttribute("aria-label", `${this.title}. ${curves.map(summary).join(" · ")} Arrow keys go through the points, plus and minus zoom, 0 shows all.`);
+  }
+
+  /** Where an event of the pointer lies in the plot. */
+  place(event) {
+    const box = this.svg.getBoundingClientRect();
+    return { x: ((event.clientX - box.left) / box.width) * WIDTH - LEFT, y: ((event.clientY - box.top) / box.height) * HEIGHT - TOP };
+  }
+
+  valueAt(x) {
+    const [low, high] = this.domain;
+    return low + (Math.min(Math.max(x, 0), PLOT_WIDTH) / PLOT_WIDTH) * (high - low);
+  }
+
+  listen() {
+    let drag = null; // {from, area} while a range is dragged.
+    this.svg.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0 || !this.plot) return;
+      drag = { from: this.place(event).x, area: element("rect", { y: 0, height: PLOT_HEIGHT, class: "area" }, this.plot) };
+      this.svg.setPointerCapture?.(event.pointerId);
+    });
+    this.svg.addEventListener("pointermove", (event) => {
+      const { x, y } = this.place(event);
+      if (drag) {
+        drag.area.setAttribute("x", Math.min(x, drag.from));
+        drag.area.setAttribute("width", Math.abs(x - drag.from));
+        this.tip(null);
+        return;
+      }
+      let nearest = null, least = NEAR ** 2;
+      for (const place of this.places) {
+        const distance = (place.x - x) ** 2 + (place.y - y) ** 2;
+        if (distance < least) [nearest, least] = [place, distance];
+      }
+      this.tip(nearest && sentence(nearest.curve, nearest.point), event.clientX, event.clientY);
+    });
+    const drop = (event) => {
+      if (!drag) return;
+      const { from, area } = drag, to = this.place(event).x;
+      drag = null;
+      area.remove();
+      if (event.type === "pointerup" && Math.abs(to - from) > DRAG) {
+        this.zoomTo([this.valueAt(Math.min(from, to)), this.valueAt(Math.max(from, to))]);
+      }
+    };
+    this.svg.addEventListener("pointerup", drop);
+    this.svg.addEventListener("pointercancel", drop);
+    this.svg.addEventListener("pointerleave", () => this.tip(null));
+    this.svg.addEventListener("dblclick", () => this.zoomTo(null));
+    this.svg.addEventListener("blur", () => this.tip(null));
+    this.svg.addEventListener("keydown", (event) => this.onKey(event));
+  }
+
+  onKey(event) {
+    const [low, high] = this.domain, shown = this.places.filter((place) => place.x >= 0 && place.x <= PLOT_WIDTH);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+      if (!shown.length) return;
+      this.at = Math.min(Math.max(this.at + (event.key === "ArrowRight" ? 1 : -1), 0), shown.length - 1);
+      const { curve, point, x, y } = shown[this.at], box = this.svg.getBoundingClientRect();
+      this.tip(sentence(curve, point), box.left + ((x + LEFT) / WIDTH) * box.width, box.top + ((y + TOP) / HEIGHT) * box.height);
+    } else if (event.key === "+" || event.key === "-") {
+      const middle = shown[this.at]?.at ?? (low + high) / 2, half = ((high - low) / 2) * (event.key === "+" ? 0.5 : 2);
+      this.zoomTo([middle - half, middle + half]);
+    } else if (event.key === "0" || (event.key === "Escape" && this.zoom)) {
+      this.zoomTo(null);
+    } else return;
+    event.preventDefault();
+  }
 }

@@ -1,23 +1,27 @@
-// What is known of the runs: their results as curves, one chart for each suite, task and metric.
+// The results of runs as curves: one chart for each suite, task and metric.
+import { shortReason } from "/page/gateway.js";
 
-let changes = 0; // Of all runs.
+let changes = 0; // Counts the changes of all runs.
 
-/** Results and ends of one run, by chart and variant. */
+/** The results of one run and how its jobs ended, by chart and variant. */
 export class Run {
   constructor(name) {
     this.name = name;
     this.cursor = 0;
-    this.points = new Map(); // "suite task metric" as JSON -> variant -> step -> point.
-    this.ends = new Map(); // suite -> variant -> step -> {step, state, reason}.
-    this.better = new Map(); // Chart -> higher is better.
-    this.changed = new Map(); // Chart, or suite -> the last change of it.
+    this.begin = Infinity; // When its first result was published, in unix ms.
+    this.points = new Map(); // Chart key -> variant -> step -> point.
+    this.ends = new Map(); // Suite -> variant -> step -> {step, epoch, at, state, reason}.
+    this.better = new Map(); // Chart key -> higher is better.
+    this.changed = new Map(); // Chart key or suite -> the number of its last change.
   }
 
-  /** One record: the result of a task, or the end of a job (its task is ""). Taken twice it changes nothing. */
+  /** Takes one record: the result of a task, or the end of a job (its task is ""). Taking it twice changes nothing. */
   take(record) {
+    const place = { step: record.step, epoch: record.epoch ?? undefined, at: record.finished_ms, job: record.job };
+    if (record.finished_ms) this.begin = Math.min(this.begin, record.finished_ms);
     if (record.task === "") {
       this.changed.set(record.suite, ++changes);
-      within(within(this.ends, record.suite), record.variant).set(record.step, { step: record.step, state: record.state, reason: record.reason });
+      within(within(this.ends, record.suite), record.variant).set(record.step, { ...place, state: record.state, reason: shortReason(record.reason) });
       return;
     }
     for (const [metric, value] of Object.entries(record.metrics)) {
@@ -26,7 +30,7 @@ export class Run {
       this.changed.set(key, ++changes);
       if (detail.higher_is_better !== undefined) this.better.set(key, detail.higher_is_better);
       const number = typeof value === "number" ? value : Number(value); // "NaN" and "Infinity" are text.
-      within(within(this.points, key), record.variant).set(record.step, { step: record.step, value: number, error: detail.std_error });
+      within(within(this.points, key), record.variant).set(record.step, { ...place, value: number, error: detail.std_error ?? undefined });
     }
   }
 
@@ -36,17 +40,24 @@ export class Run {
     return Math.max(this.changed.get(key) ?? 0, this.changed.get(suite) ?? 0);
   }
 
-  /** The curves of one chart. */
-  curves(key, colour) {
+  /** Whether the suite has jobs that ended without a result and none with one. */
+  failed(suite) {
+    const ends = [...(this.ends.get(suite)?.values() ?? [])].flatMap((steps) => [...steps.values()]);
+    return ends.some((end) => end.state === "dead") && ![...this.points.keys()].some((key) => JSON.parse(key)[0] === suite);
+  }
+
+  /** The curves of one chart, one for each variant. */
+  curves(key, look) {
     const [suite] = JSON.parse(key);
-    const variants = this.points.get(key) ?? new Map();
-    return [...variants.keys()].sort().map((variant) => {
-      const steps = variants.get(variant);
-      const ends = [...(this.ends.get(suite)?.get(variant)?.values() ?? [])];
+    const variants = this.points.get(key) ?? new Map(), ended = this.ends.get(suite) ?? new Map();
+    const names = variants.size > 0 ? [...variants.keys()] : [...ended.keys()];
+    return names.sort().map((variant) => {
+      const steps = variants.get(variant) ?? new Map();
       return {
-        run: this.name, variant, colour, higherIsBetter: this.better.get(key),
+        run: this.name, variant, ...look, begin: this.begin, higherIsBetter: this.better.get(key),
+        name: variant === "regular" ? this.name : `${this.name} (${variant})`,
         points: [...steps.values()].sort((a, b) => a.step - b.step),
-        gaps: ends.filter((end) => end.state !== "done" && !steps.has(end.step)),
+        gaps: [...(ended.get(variant)?.values() ?? [])].filter((end) => end.state !== "done" && !steps.has(end.step)),
       };
     });
   }
@@ -57,14 +68,39 @@ function within(map, key) {
   return map.get(key);
 }
 
-/** Charts of the runs, those with a direction first: [{key, title}]. */
+/** The charts of the runs: [{key, title}]. Metrics with a better direction come first, suites of which every job failed last. */
 export function chartsOf(runs) {
   const keys = new Set(runs.flatMap((run) => [...run.points.keys()]));
   const directed = (key) => runs.some((run) => run.better.has(key));
-  return [...keys]
+  const failed = new Set(runs.flatMap((run) => [...run.ends.keys()].filter((suite) => run.failed(suite))));
+  const charts = [...keys]
     .sort((a, b) => directed(b) - directed(a) || a.localeCompare(b, "en", { numeric: true }))
     .map((key) => {
       const [suite, task, metric] = JSON.parse(key);
       return { key, title: `${metric}, ${task}${suite === task ? "" : ` (${suite})`}` };
     });
+  for (const suite of [...failed].sort()) {
+    if (![...keys].some((key) => JSON.parse(key)[0] === suite)) {
+      charts.push({ key: JSON.stringify([suite, "", ""]), title: `${suite}: every job failed` });
+    }
+  }
+  return charts;
+}
+
+/** The best point of a curve; null if nobody said which direction is better. */
+export function bestOf(curve) {
+  if (curve.higherIsBetter === undefined) return null;
+  const sign = curve.higherIsBetter ? 1 : -1;
+  return curve.points.reduce((best, point) =>
+    Number.isFinite(point.value) && (!best || sign * point.value > sign * best.value) ? point : best, null);
+}
+
+/** The values without their noise: an exponential moving average whose start is not drawn to zero. */
+export function smoothed(values, weight) {
+  let sum = 0, part = 0;
+  return values.map((value) => {
+    sum = sum * weight + value * (1 - weight);
+    part = part * weight + (1 - weight);
+    return sum / part;
+  });
 }

@@ -1,7 +1,8 @@
-# Writes OUT: the files of DIR that a browser asks for, as C byte arrays, and evq_page_files[].
+# Writes OUT: the files of DIR that a browser loads, as C byte arrays, and evq_page_files[].
 set(arrays "")
 set(rows "")
-foreach(file icon.svg index.html chart.js curves.js gateway.js job.js page.css page.js panels.js)
+file(GLOB files RELATIVE ${DIR} ${DIR}/*.svg ${DIR}/*.html ${DIR}/*.css ${DIR}/*.js)
+foreach(file ${files})
     file(READ ${DIR}/${file} hex HEX)
     file(SIZE ${DIR}/${file} bytes)
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," text "${hex}")

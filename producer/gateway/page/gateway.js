@@ -1,17 +1,29 @@
 // Talks to the gateway: JSON calls, and the stream of events, which goes on where it broke off.
 
-const TOKEN = "evalq-token";
+// A token that somebody typed belongs to one tab. The key of `evalq up` dies with it, so all tabs may share it.
+const TOKEN = "evalq-token", KEY = "evalq-key";
 
 export const token = {
-  get: () => sessionStorage.getItem(TOKEN) ?? "",
-  set: (value) => (value ? sessionStorage.setItem(TOKEN, value) : sessionStorage.removeItem(TOKEN)),
+  get: () => sessionStorage.getItem(TOKEN) ?? localStorage.getItem(KEY) ?? "",
+  set: (value) => sessionStorage.setItem(TOKEN, value),
+  forget: () => (sessionStorage.removeItem(TOKEN), localStorage.removeItem(KEY)),
 };
+
+/** Takes the key out of an address such as "/#key=KEY", so that no link and no history keeps it. true: there was one. */
+export function takeKey() {
+  const given = /^#key=([\w-]+)$/.exec(location.hash);
+  if (!given) return false;
+  token.forget();
+  localStorage.setItem(KEY, given[1]);
+  history.replaceState(null, "", "#/");
+  return true;
+}
 
 function headers() {
   return token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
 }
 
-/** What the gateway said no to: its status and sentence. */
+/** The gateway refused a call: its HTTP status and its sentence. */
 export class Refused extends Error {
   constructor(code, sentence) {
     super(sentence);
@@ -43,15 +55,15 @@ async function refusal(reply) {
   return new Refused(reply.status, body.detail || `${reply.status} ${reply.statusText}`);
 }
 
-/** What to tell of an error of call(): the words of browsers for "nobody answers" differ. */
+/** The sentence to show for an error of call(). Browsers describe a lost connection in different words. */
 export function told(error) {
-  if (!(error instanceof Refused)) return "The gateway does not answer: what is shown may be old.";
-  return error.code === 503 ? `What is shown may be old, for Redis does not answer the gateway: ${error.message}` : error.message;
+  if (!(error instanceof Refused)) return "The gateway does not answer. The page tries again; until then it shows what it knew.";
+  return error.code === 503 ? `Redis does not answer the gateway. The page tries again; until then it shows what it knew. (${error.message})` : error.message;
 }
 
 /**
- * GET, or POST when there is a body; the JSON of the reply. Throws Refused, or something else when nobody answers. Who asked too much
- * (429) asks again a second later.
+ * Sends GET, or POST if there is a body, and returns the JSON of the reply. Throws Refused, or another error if nobody answers. After
+ * too many requests (429) it asks again a second later.
  */
 export async function call(path, body) {
   const options = { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(60000) };
@@ -69,10 +81,15 @@ export async function call(path, body) {
   return isolated(await reply.json());
 }
 
-/** Path of a job's resource: the four parts of its id are segments. */
+/** A job's short reason. The queue cuts it after 64 bytes: what may be cut ends with an ellipsis. */
+export function shortReason(reason = "") {
+  return new TextEncoder().encode(reason).length > 60 && !reason.endsWith("…") ? `${reason}…` : reason;
+}
+
+/** The path of a job: the four parts of its id are segments. */
 export const jobPath = (id) => "/v1/jobs/" + id.split("/").map(encodeURIComponent).join("/");
 
-/** One event out of its lines. */
+/** Reads one event from its lines. */
 function eventOf(lines) {
   const event = { kind: "message", id: null, data: "" };
   for (const line of lines) {
@@ -104,8 +121,9 @@ async function read(body, onEvent, alive) {
 }
 
 /**
- * Follows /v1/events for ever. onEvent(kind, data) for each event, onState("on" | "off", sentence) when the stream comes
- * and goes; onOpen() each time it is there, with true the first time. A line comes every 15 s: 40 s of silence end a connection.
+ * Follows /v1/events for ever and goes on after the last event it saw. Calls onEvent(kind, data) for each event, onState("on" | "off",
+ * sentence, code) when the connection comes or goes, and onOpen() each time it is there. The gateway sends a line every 15 s, so 40 s
+ * of silence end a connection.
  */
 export async function follow({ onEvent, onState, onOpen }) {
   let last = null;
@@ -122,15 +140,15 @@ export async function follow({ onEvent, onState, onOpen }) {
       const reply = await fetch("/v1/events", { headers: { ...headers(), ...extra }, signal: stop.signal, cache: "no-store" });
       if (!reply.ok) throw await refusal(reply);
       onState("on", "live");
-      await onOpen(last === null);
+      await onOpen();
       tries = 0;
       await read(reply.body, (event) => {
         if (event.id) last = event.id;
         onEvent(event.kind, event.data ? isolated(JSON.parse(event.data)) : {});
       }, alive);
-      onState("off", "connection ended");
+      onState("off", "no connection, trying again");
     } catch (error) {
-      onState("off", error instanceof Refused ? error.message : "the gateway does not answer", error.code);
+      onState("off", error instanceof Refused ? error.message : "no connection, trying again", error.code);
     }
     clearTimeout(silence);
     await pause(Math.min(1000 * 2 ** Math.min(tries, 4), 15000));

@@ -1,14 +1,14 @@
-// One job in a dialog: what is known of it, the tail of its log, cancel and queue again.
-import { call, jobPath, told as sentence } from "/page/gateway.js";
+// One job in a dialog: why it failed or waits, its log, what is known of it, and the buttons to cancel and retry it.
+import { call, jobPath, shortReason, told as sentence } from "/page/gateway.js";
 import { make } from "/page/panels.js";
 
 const at = (id) => document.getElementById(id);
 const OPEN = ["queued", "delayed", "running"], AGAIN = ["dead", "skipped", "cancelled"];
 const FIELDS = ["run", "step", "variant", "suite", "priority", "attempts", "worker", "submitted", "started", "ended", "due", "progress", "total", "status", "fingerprint"];
 const TIMES = ["submitted", "started", "ended", "due"], BANDS = ["urgent", "high", "normal", "backfill"];
-let shown = null, onChanged = () => {};
+let shown = null, onChanged = () => {}, onClosed = () => {};
 
-function told(name, value) {
+function valueText(name, value) {
   if (TIMES.includes(name)) return new Date(Number(value)).toLocaleString();
   return name === "priority" ? BANDS[value] ?? value : String(value);
 }
@@ -16,8 +16,14 @@ function told(name, value) {
 function fieldsOf(view) {
   const job = view.job ?? {}, message = view.message ?? {};
   const path = message.path ? `${message.root ? `${message.root}:` : ""}${message.path}` : "";
-  const rows = FIELDS.filter((name) => job[name]).map((name) => [name, told(name, job[name])]);
-  return [["state", job.state ?? "its record was removed"], ["reason", job.reason || view.why || ""], ["checkpoint", path], ...rows].filter(([, value]) => value !== "");
+  return [["checkpoint", path], ...FIELDS.filter((name) => job[name]).map((name) => [name, valueText(name, job[name])])].filter(([, value]) => value !== "");
+}
+
+/** The state and its cause in one line: "dead: exit status 65". */
+function causeOf(view) {
+  const job = view.job ?? {}, first = (view.detail ?? "").split("\n")[0], reason = shortReason(job.reason) || view.why || "";
+  const cause = !reason || first.slice(0, 8) === reason.slice(0, 8) ? first || reason : reason;
+  return `${job.state ?? "its record was removed"}${cause ? `: ${cause}` : ""}`;
 }
 
 async function refresh() {
@@ -25,42 +31,52 @@ async function refresh() {
   const view = await call(jobPath(id));
   const log = await call(`${jobPath(id)}/log?bytes=16384`).catch(() => ({ log: "" }));
   if (shown !== id) return;
+  at("job-cause").textContent = causeOf(view);
+  at("job-cause").className = `cause ${view.job?.state ?? ""}`;
   at("job-fields").replaceChildren(...fieldsOf(view).flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
   const pre = at("job-log"), follows = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 8;
-  pre.textContent = log.log || "Nothing was written, or it lies on the worker's host alone.";
+  pre.textContent = log.log || "There is no log here. The job wrote nothing, or its log is on the worker's host.";
   if (follows) pre.scrollTop = pre.scrollHeight;
   at("job-cancel").disabled = !OPEN.includes(view.job?.state);
   at("job-retry").disabled = !AGAIN.includes(view.job?.state);
 }
 
-function tellFailure(error) {
+function showFailure(error) {
   at("job-answer").textContent = sentence(error);
 }
 
-/** changed() is called when the dialog changed a job. */
-export function openJob(id, changed) {
-  shown = id;
-  onChanged = changed;
+/** Opens the dialog. changed() is called after it changed the job, closed() when somebody closes it. */
+export function openJob(id, changed, closed) {
+  if (shown === id) return;
+  [shown, onChanged, onClosed] = [id, changed, closed];
   at("job-title").textContent = id;
-  at("job-answer").textContent = "";
+  for (const name of ["job-answer", "job-cause", "job-log"]) at(name).textContent = "";
   at("job-fields").replaceChildren();
-  at("job-log").textContent = "";
-  at("job").showModal();
-  refresh().catch(tellFailure);
+  if (!at("job").open) at("job").showModal();
+  refresh().catch(showFailure);
 }
 
-/** Something changed: the dialog is brought up to date when it shows a job. */
+/** Closes the dialog because another address is shown. */
+export function closeJob() {
+  [shown, onClosed] = [null, () => {}];
+  at("job").close();
+}
+
+/** Something changed: brings the dialog up to date if it shows a job. */
 export function jobChanged() {
-  if (at("job").open && shown) refresh().catch(tellFailure);
+  if (shown) refresh().catch(showFailure);
 }
 
 async function change(verb) {
   const answer = await call(`${jobPath(shown)}/${verb}`, {});
-  at("job-answer").textContent = `${answer.id}: ${answer.state}`;
+  at("job-answer").textContent = `${answer.id} is now ${answer.state}.`;
   onChanged();
   await refresh();
 }
 
-at("job-cancel").addEventListener("click", () => change("cancel").catch(tellFailure));
-at("job-retry").addEventListener("click", () => change("retry").catch(tellFailure));
-at("job").addEventListener("close", () => (shown = null));
+at("job-cancel").addEventListener("click", () => change("cancel").catch(showFailure));
+at("job-retry").addEventListener("click", () => change("retry").catch(showFailure));
+at("job").addEventListener("close", () => {
+  shown = null;
+  onClosed();
+});

@@ -1,35 +1,26 @@
-// The page: what is shown, and when it is asked for anew.
-import { chart } from "/page/chart.js";
-import { chartsOf, Run } from "/page/curves.js";
-import { call, follow, told, token } from "/page/gateway.js";
-import { jobChanged, openJob } from "/page/job.js";
-import { showChips, showJobs, showNumbers, showSinks, showWorkers, STATES } from "/page/panels.js";
+// The page: reads the address, shows what it names, and asks the gateway again when something changed.
+import { call, follow, takeKey, token, told } from "/page/gateway.js";
+import { closeJob, jobChanged, openJob } from "/page/job.js";
+import { loadJobs, pause, showJobsOf, shownCount, showStates, startJobs } from "/page/jobs.js";
+import { make, showNumbers, showSinks, showWorkers } from "/page/panels.js";
+import { entryOf, forgetAll, loadRuns, redraw, showRuns, startRuns, takeRecord } from "/page/runs.js";
 
-// Each at 3 to 1 or more on light and on dark cards.
-const COLOURS = ["#2f7de1", "#e0662b", "#2a9963", "#b558c9", "#a8850f", "#d94b6a", "#1b93a3", "#967657"];
-const RUNS_SHOWN = 3, RUNS_LISTED = 100, JOBS_PAGE = 50, JOBS_MAX = 1000, LOOK_MS = 5000;
+const REFRESH_MS = 5000, JOBS_REFRESHED = 50;
 const at = (id) => document.getElementById(id);
-
-const runs = new Map(); // Name -> Run, of those whose results were asked for.
-const colours = new Map(); // Name -> colour, for good.
-const shown = new Set(); // Names of runs.
-const drawn = new Map(); // Chart -> {as, card}: its element, and the versions that it shows.
-let chosen = false; // Somebody chose runs: new ones are not shown by themselves.
-let listed = []; // As /v1/runs tells.
-let state = ""; // Of the jobs shown; "": all.
-let jobs = [], cursor = "";
+let came = false; // Whether the address changed since the page was opened: then there is a way back.
+let paused = { queue: false, runs: [] }, view = { name: "overview", runs: null };
 
 function tip(text, x, y) {
   const box = at("tip");
   box.hidden = !text;
   if (!text) return;
   box.textContent = text;
-  box.style.left = `${Math.min(x + 14, innerWidth - box.offsetWidth - 8)}px`;
+  box.style.left = `${Math.max(Math.min(x + 14, innerWidth - box.offsetWidth - 8), 4)}px`;
   box.style.top = `${Math.max(y - box.offsetHeight - 12, 4)}px`;
 }
 
 function notice(text) {
-  at("notice").textContent = text;
+  if (at("notice").textContent !== text) at("notice").textContent = text;
   at("notice").hidden = !text;
 }
 
@@ -48,112 +39,86 @@ function soon(work, wait) {
   return start;
 }
 
-function colourOf(name) {
-  if (!colours.has(name)) colours.set(name, COLOURS[colours.size % COLOURS.length]);
-  return colours.get(name);
-}
+const soonCharts = soon(redraw, 150);
+const soonRuns = soon(async () => {
+  await loadRuns();
+  showTitle();
+}, 600);
+const soonStats = soon(loadStats, 300);
+const soonJobs = soon(() => loadJobs(), 500);
+const changed = () => (soonStats(), soonJobs(), soonRuns());
 
-function drawCharts() {
-  const visible = listed.map((entry) => runs.get(entry.run)).filter((run) => run && shown.has(run.name));
-  const box = at("charts"), charts = chartsOf(visible);
-  for (const key of drawn.keys()) if (!charts.some((one) => one.key === key)) drawn.delete(key);
-  charts.forEach(({ key, title }, place) => {
-    const as = visible.map((run) => `${run.name} ${run.version(key)}`).join();
-    if (drawn.get(key)?.as !== as) {
-      drawn.set(key, { as, card: chart(title, visible.flatMap((run) => run.curves(key, colourOf(run.name))), tip) });
-    }
-    const card = drawn.get(key).card, there = box.children[place];
-    if (!there) box.append(card);
-    else if (there !== card) there.replaceWith(card);
-  });
-  while (box.children.length > charts.length) box.lastChild.remove();
-}
-
-function drawRuns() {
-  at("runs-empty").hidden = listed.length > 0;
-  at("runs-more").hidden = listed.length <= RUNS_LISTED;
-  const chips = listed.slice(0, RUNS_LISTED).map((entry) => {
-    const open = (entry.counts.queued ?? 0) + (entry.counts.delayed ?? 0) + (entry.counts.running ?? 0);
-    const done = entry.counts.done ?? 0;
-    return { name: entry.run, colour: colourOf(entry.run), note: open ? `${done} done, ${open} open` : `${done} done` };
-  });
-  showChips(at("run-list"), chips, (name) => shown.has(name), (name) => {
-    chosen = true;
-    if (!shown.delete(name)) shown.add(name);
-    drawRuns();
-    loadResults().catch((error) => notice(told(error)));
-  });
-}
-
-const isListed = (name) => listed.some((entry) => entry.run === name);
-
-/** Results of the runs that are shown, from where each was left. A page is empty where retention took what was on it. */
-async function loadResults() {
-  for (const name of [...shown].filter(isListed)) {
-    if (!runs.has(name)) runs.set(name, new Run(name));
-    const run = runs.get(name);
-    for (;;) {
-      const page = await call(`/v1/runs/${encodeURIComponent(name)}/results?cursor=${run.cursor}`);
-      page.results.forEach((record) => run.take(record));
-      if (page.cursor === run.cursor) break;
-      run.cursor = page.cursor;
-    }
-    drawCharts();
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
-  drawCharts();
 }
 
-async function loadRuns() {
-  listed = (await call("/v1/runs")).runs;
-  if (!chosen) {
-    for (const { run } of listed.slice(0, RUNS_SHOWN).reverse()) {
-      shown.delete(run);
-      shown.add(run); // At the end: who was among the newest last.
-    }
-    for (const run of [...shown].slice(0, -COLOURS.length)) shown.delete(run);
+/** What the address shows: {name: "overview" | "run" | "compare" | "job", runs, job}. */
+function readAddress() {
+  const [, name = "", ...rest] = location.hash.split("/");
+  const words = rest.map(decoded);
+  if (name === "run" && words[0]) return { name, runs: [words[0]] };
+  if (name === "compare") return { name, runs: (words[0] ?? "").split(",").filter(Boolean) };
+  if (name === "job" && words.length === 4) return { name, job: words.join("/") };
+  return { name: "overview", runs: null };
+}
+
+/** Shows what the address names. A job is a dialog over what was shown before it. */
+function go() {
+  const next = readAddress();
+  if (next.name === "job") {
+    openJob(next.job, changed, () => (came ? history.back() : (location.hash = "#/")));
+    return;
   }
-  for (const name of runs.keys()) if (!shown.has(name) || !isListed(name)) runs.delete(name);
-  drawRuns();
-  await loadResults();
+  closeJob();
+  view = next;
+  document.body.dataset.view = view.name;
+  showTitle();
+  showJobsOf(view.name === "run" ? view.runs[0] : "");
+  showRuns(view.runs).catch((error) => notice(told(error)));
+}
+
+function action(label, parent, work) {
+  const made = parent.appendChild(make("button", label, "write"));
+  made.type = "button";
+  made.addEventListener("click", () => work().then(changed, (error) => notice(told(error))));
+}
+
+function showTitle() {
+  const run = view.name === "run" ? view.runs[0] : null, entry = run && entryOf(run), box = at("run-actions");
+  at("runs-title").textContent = run ? `Run ${run}` : view.name === "compare" ? `Runs: ${view.runs.length} chosen` : "Runs";
+  at("run-missing").hidden = !run || Boolean(entry) || document.body.classList.contains("loading");
+  at("run-missing").textContent = `The queue knows no run “${run}”, or it is older than the newest 1,000.`;
+  box.replaceChildren();
+  if (view.name !== "overview") box.appendChild(make("a", "Newest runs")).href = "#/";
+  if (!run) return;
+  box.appendChild(make("a", "Compare")).href = `#/compare/${encodeURIComponent(run)}`;
+  if (!entry) return;
+  box.append(make("small", Object.entries(entry.counts).filter(([, count]) => count > 0).map(([state, count]) => `${count} ${state}`).join(", ")));
+  const isPaused = paused.runs.includes(run);
+  action(isPaused ? "Resume run" : "Pause run", box, () => pause("run", run, !isPaused));
 }
 
 async function loadStats() {
   const stats = await call("/v1/queue");
+  paused = stats.paused;
   showNumbers(at("numbers"), at("waiting"), stats);
   showWorkers(at("worker-list"), at("workers-empty"), stats.workers);
   showSinks(at("sink-table").tBodies[0], at("sinks-empty"), stats.sinks);
-  const chips = [{ name: "", label: "all" }, ...STATES.map((name) => ({ name, note: String(stats.states[name] ?? 0) }))];
-  showChips(at("states"), chips, (name) => name === state, (name) => {
-    state = name;
-    jobs = [];
-    loadStats().then(() => loadJobs()).catch((error) => notice(told(error)));
-  });
+  showStates((view.name === "run" && entryOf(view.runs[0])?.counts) || stats.states);
+  at("queue-pause").textContent = paused.queue ? "Resume queue" : "Pause queue";
   notice("");
 }
 
-/** The next page of jobs, or all that are listed anew. */
-async function loadJobs(more = false) {
-  const count = more ? JOBS_PAGE : Math.min(Math.max(jobs.length, JOBS_PAGE), JOBS_MAX);
-  const asked = new URLSearchParams({ state, count: String(count), cursor: more ? cursor : "" });
-  const page = await call(`/v1/jobs?${asked}`);
-  jobs = more ? [...jobs, ...page.jobs] : page.jobs;
-  cursor = page.cursor;
-  showJobs(at("job-table").tBodies[0], at("jobs-empty"), jobs, (id) => openJob(id, () => (soonStats(), soonJobs())));
-  at("jobs-more").hidden = cursor === "";
-}
-
-const soonCharts = soon(drawCharts, 150);
-const soonRuns = soon(loadRuns, 600);
-const soonStats = soon(loadStats, 300);
-const soonJobs = soon(() => loadJobs(), 500);
-
 function onEvent(kind, data) {
   if (kind === "result" || kind === "end") {
-    runs.get(data.run)?.take(data);
-    if (runs.has(data.run)) soonCharts();
-    else if (!isListed(data.run)) soonRuns();
+    if (takeRecord(data)) soonCharts();
+    else soonRuns();
   }
-  if (kind === "reset") runs.clear();
+  if (kind === "reset") forgetAll();
   if (kind === "reset" || kind === "end") soonRuns();
   if (kind !== "result") {
     soonStats();
@@ -162,33 +127,60 @@ function onEvent(kind, data) {
   }
 }
 
-function onState(which, sentence, code) {
-  at("live").className = `badge ${which}`;
-  at("live").textContent = sentence;
-  at("token-button").hidden = !(code === 401 || code === 403 || token.get());
-  if (code === 401 || code === 403) notice(`${sentence}. Give a token that may read.`);
+function showWelcome(needed) {
+  at("welcome").hidden = !needed;
+  at("content").hidden = needed;
 }
 
-at("token-button").addEventListener("click", () => at("token").showModal());
-at("token").addEventListener("close", () => {
-  const answer = at("token").returnValue;
-  if (answer === "ok" && at("token-input").value) token.set(at("token-input").value.trim());
-  if (answer === "forget") token.set("");
-  if (answer === "ok" || answer === "forget") location.reload();
-});
-at("jobs-more").addEventListener("click", () => loadJobs(true).catch((error) => notice(told(error))));
+function onState(which, sentence, code) {
+  const refused = code === 401 || code === 403;
+  at("live").className = `badge ${which}`;
+  at("live").textContent = refused ? "needs a key" : sentence;
+  at("token-button").hidden = at("token-forget").hidden = !token.get();
+  if (refused) {
+    showWelcome(true);
+    at("token-answer").textContent = token.get() ? "The gateway does not accept the key that this browser has. It changes when evalq up is started again." : "";
+  }
+}
 
 async function loadAll() {
-  const ready = await call("/readyz");
+  const [ready, access] = await Promise.all([call("/readyz"), call("/v1/access")]);
+  showWelcome(false);
   at("queue-name").textContent = ready.queue;
   document.title = `evalq ${ready.queue}`;
+  document.body.classList.toggle("can-write", access.write);
   await Promise.all([loadStats(), loadRuns(), loadJobs()]);
+  document.body.classList.remove("loading");
+  showTitle();
 }
 
+at("token-button").addEventListener("click", () => {
+  showWelcome(at("welcome").hidden);
+  at("token-input").focus();
+});
+at("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const typed = at("token-input").value.trim();
+  if (event.submitter?.value === "forget") token.forget();
+  else if (typed) token.set(typed);
+  else return;
+  location.reload();
+});
+at("queue-pause").addEventListener("click", () => pause("queue", "", !paused.queue).then(changed, (error) => notice(told(error))));
+addEventListener("hashchange", () => {
+  if (takeKey()) location.reload();
+  came = true;
+  go();
+});
+
+takeKey();
+startJobs(changed);
+startRuns((names) => (location.hash = `#/compare/${names.map(encodeURIComponent).join(",")}`), tip);
+go();
 follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(told(error))) });
 setInterval(() => {
-  if (document.hidden) return;
+  if (document.hidden || document.body.classList.contains("loading")) return;
   soonStats();
-  soonRuns(); // No event tells of one that was submitted or forgotten.
-  if (jobs.length <= JOBS_PAGE) soonJobs(); // Not while somebody leafs through them.
-}, LOOK_MS);
+  soonRuns(); // No event says that a run was submitted or forgotten.
+  if (shownCount() <= JOBS_REFRESHED) soonJobs(); // Not while somebody reads further pages.
+}, REFRESH_MS);

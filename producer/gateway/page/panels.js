@@ -1,8 +1,9 @@
-// The parts of the page that show what one call told: numbers, workers, sinks, jobs.
+// Parts of the page: numbers, workers, sinks, and the helpers that build elements.
+import { duration } from "/page/scale.js";
 
 export const STATES = ["running", "queued", "delayed", "dead", "skipped", "cancelled", "done"];
 
-/** An element with text; everything that comes from outside goes through textContent. */
+/** An element with text. Text from outside always goes through textContent. */
 export function make(name, text = "", className = "") {
   const made = document.createElement(name);
   made.textContent = text;
@@ -10,18 +11,11 @@ export function make(name, text = "", className = "") {
   return made;
 }
 
-/** Puts children in the place of what is there; who had reached one by keyboard stays on what has its place (data-key). */
-function renew(parent, children) {
+/** Replaces the children. The focus stays on the element with the same data-key. */
+export function renew(parent, children) {
   const key = parent.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   parent.replaceChildren(...children);
   if (key !== undefined) parent.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
-}
-
-export function duration(ms) {
-  const seconds = Math.max(0, ms) / 1000;
-  if (seconds < 120) return `${Math.round(seconds)} s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
 export function bytes(count) {
@@ -39,9 +33,9 @@ export function showNumbers(list, waiting, stats) {
     ["Running", stats.states.running, ""],
     ["Done", stats.states.done, ""],
     ["Dead", stats.states.dead, stats.states.dead > 0 ? "bad" : ""],
-    ["Oldest waits", stats.oldest_waiting_ms < 0 ? "–" : duration(stats.oldest_waiting_ms), ""],
+    ["Longest wait", stats.oldest_waiting_ms < 0 ? "–" : duration(stats.oldest_waiting_ms), ""],
     ["Workers", alive.length, alive.length === 0 ? "bad" : ""],
-    ["Slots busy", `${busy}/${slots.length}`, ""],
+    ["Busy slots", `${busy}/${slots.length}`, ""],
   ];
   list.replaceChildren(...rows.map(([name, value, className]) => {
     const row = make("div", "", className);
@@ -50,7 +44,7 @@ export function showNumbers(list, waiting, stats) {
   }));
   const reasons = Object.entries(stats.waiting).map(([reason, count]) => make("li", `${count} ${count === 1 ? "waits" : "wait"}: ${reason}`, "warn"));
   const paused = [...(stats.paused.queue ? ["the queue"] : []), ...stats.paused.runs.map((run) => `run ${run}`)];
-  const losses = stats.losses.map((loss) => make("li", `Lost for sink ${loss.sink}: ${JSON.stringify(loss)}`, "bad"));
+  const losses = stats.losses.map((loss) => make("li", `The sink ${loss.sink} lost results. evalq results --replay ${loss.sink} delivers them again.`, "bad"));
   waiting.replaceChildren(...losses, ...(paused.length ? [make("li", `Paused: ${paused.join(", ")}`, "warn")] : []), ...reasons);
 }
 
@@ -73,8 +67,8 @@ function workerCard(worker) {
   const info = worker.info, card = make("div", "", "card");
   const words = { alive: "good", stale: "warn", dead: "bad" };
   card.append(make("h3", worker.id));
-  const state = make("p", `${worker.state}${info.sick ? ", sick: it claims no more" : ""}${info.draining ? ", ends" : ""}`, info.sick ? "bad" : words[worker.state] ?? "");
-  card.append(state, make("p", `${info.host ?? ""} · ${info.backend ?? ""} · heard of ${duration(worker.heartbeat_age_ms)} ago · ${(info.suites ?? []).join(", ")}`));
+  const state = make("p", `${worker.state}${info.sick ? ", claims nothing: several jobs crashed on it" : ""}${info.draining ? ", finishing its jobs" : ""}`, info.sick ? "bad" : words[worker.state] ?? "");
+  card.append(state, make("p", `${info.host ?? ""} · ${info.backend ?? ""} · heartbeat ${duration(worker.heartbeat_age_ms)} ago · ${(info.suites ?? []).join(", ")}`));
   for (const slot of info.slots ?? []) {
     const what = slot.job || slot.state;
     card.append(make("p", `Slot ${slot.number}${slot.devices ? ` (${slot.devices})` : ""}: ${what}${slot.note ? `, ${slot.note}` : ""}`));
@@ -98,22 +92,7 @@ export function showSinks(body, empty, sinks) {
   empty.hidden = sinks.length > 0;
 }
 
-/** onOpen(id) when a row is chosen. */
-export function showJobs(body, empty, jobs, onOpen) {
-  const colours = { running: "good", dead: "bad", skipped: "warn", cancelled: "warn" };
-  renew(body, jobs.map((job) => {
-    const row = document.createElement("tr"), cell = document.createElement("td"), open = cell.appendChild(make("button", "", "link"));
-    open.type = "button";
-    open.dataset.key = job.id;
-    for (const part of job.id.split(/(?<=\/)/)) open.append(part, document.createElement("wbr")); // Lines break behind a slash.
-    row.append(cell, make("td", job.state, colours[job.state] ?? ""), make("td", job.worker ?? ""), make("td", job.attempts ?? ""), make("td", job.reason ?? ""));
-    row.addEventListener("click", () => onOpen(job.id)); // The button's, too.
-    return row;
-  }));
-  empty.hidden = jobs.length > 0;
-}
-
-/** Chips that are pressed or not: [{name, label, note, colour}]; onToggle(name). */
+/** Buttons that are pressed or not: [{name, label, note, colour}]. Calls onToggle(name). */
 export function showChips(group, chips, pressed, onToggle) {
   renew(group, chips.map((chip) => {
     const button = make("button");
