@@ -31,6 +31,7 @@ struct evq_verb {
 };
 
 extern const struct evq_verb evq_verb_up;
+extern const struct evq_verb evq_verb_page;
 extern const struct evq_verb evq_verb_submit;
 extern const struct evq_verb evq_verb_scan;
 extern const struct evq_verb evq_verb_status;

@@ -322,7 +322,7 @@ static void word_after(const char *dir, const char *name, const char *word, char
 
 static bool is_told(const char *dir, char out[128])
 {
-    word_after(dir, "up.err", "gateway at http://127.0.0.1:", out);
+    word_after(dir, "up.err", "page at http://127.0.0.1:", out);
     return out[0] != '\0';
 }
 
@@ -353,6 +353,49 @@ static void up_starts_the_gateway_when_the_configuration_has_one(void **state)
     assert_holds(output.err, "Address already in use");
 }
 
+static void up_serves_the_page_without_a_configuration(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    struct fixture_gateway other = {.port = 0};
+    struct fixture_program up = {.path = EVQ_TEST_BIN "/evalq", .dir = gateway->dir};
+    static struct fixture_output output;
+    char port[128];
+    char token[128];
+    char address[256];
+    fixture_program_run(&up, &output, "page", (char *)NULL);
+    assert_int_equal(output.exit_code, 3);
+    assert_holds(output.err, "no `evalq up` runs");
+    pid_t pid = fixture_program_start(&up, "up", "up", "--workers", "0", (char *)NULL);
+    FIXTURE_UNTIL(is_told(gateway->dir, port));
+    other.port = atoi(port);
+    word_after(gateway->dir, ".evalq/gateway.tokens", "up write ", token);
+    (void)snprintf(address, sizeof address, "http://127.0.0.1:%d/#key=%s\n", other.port, token);
+    fixture_program_run(&up, &output, "page", (char *)NULL);
+    assert_int_equal(output.exit_code, 0);
+    assert_string_equal(output.out, address);
+    json_decref(fixture_http_json(&other, 200, "GET", "/v1/access", token, NULL));
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
+    fixture_program_run(&up, &output, "page", (char *)NULL);
+    assert_int_equal(output.exit_code, 3);
+    // Each `evalq up` makes a new key, and --no-page serves no page.
+    (void)snprintf(address, sizeof address, "%s", token);
+    pid = fixture_program_start(&up, "up", "up", "--workers", "0", "--no-page", (char *)NULL);
+    FIXTURE_UNTIL(fixture_file_holds(gateway->dir, ".evalq/url", "unix:") == 1);
+    fixture_program_run(&up, &output, "page", (char *)NULL);
+    assert_int_equal(output.exit_code, 3);
+    assert_holds(output.err, "serves no page");
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
+    pid = fixture_program_start(&up, "up", "up", "--workers", "0", (char *)NULL);
+    FIXTURE_UNTIL(is_told(gateway->dir, port));
+    other.port = atoi(port);
+    word_after(gateway->dir, ".evalq/gateway.tokens", "up write ", token);
+    assert_string_not_equal(token, address);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -370,6 +413,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(gateway_warns_when_it_is_open_to_all, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_outlives_redis, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_needs_no_more_than_its_role, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_serves_the_page_without_a_configuration, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(up_starts_the_gateway_when_the_configuration_has_one, setup,
                                         teardown),
     };

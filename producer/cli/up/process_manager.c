@@ -97,7 +97,8 @@ enum evq_status evq_process_manager_open(struct evq_process_manager *manager, st
     if (status != EVQ_OK) {
         return status;
     }
-    (void)unlink(url); // Left by one that was killed: nothing answers there.
+    (void)unlink(url); // A killed `up` left it behind: nothing answers there.
+    evq_process_manager_withdraw_page(directory);
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         (void)sigaddset(&set, signals[i]);
@@ -407,6 +408,7 @@ void evq_process_manager_stop(struct evq_process_manager *manager)
     }
     if (manager->server.directory[0] != '\0') {
         evq_server_withdraw(&manager->server);
+        evq_process_manager_withdraw_page(manager->directory);
     }
     evq_file_close(&manager->lock_fd); // Gives the lock back.
 }

@@ -30,11 +30,14 @@ struct evq_process_manager {
     char threads[16];
     char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.
     struct evq_service command; // While it runs nothing else that fails ends it. pid 0: none.
-    struct evq_service gateway; // argv[0] NULL: none.
+    struct evq_service gateway; // Serves the page. argv[0] NULL: it is off.
     char gateway_program[EVQ_SERVER_PATH_MAX];
     char gateway_log[EVQ_SERVER_PATH_MAX];
     char gateway_tokens[EVQ_SERVER_PATH_MAX];
-    char gateway_address[96]; // "http://127.0.0.1:8000"; "": not known.
+    char gateway_listen[96];  // "127.0.0.1:8000"
+    char gateway_address[96]; // "http://127.0.0.1:8000"; "": not known yet.
+    char page_key[49];        // "": the tokens are the user's own.
+    char page[160];           // The address of the page with its key; "": there is none.
 };
 
 /* Takes the lock of directory and blocks the signals. EVQ_E_CONFLICT: another `evalq up` works
@@ -61,12 +64,15 @@ enum evq_status evq_process_manager_await_workers(struct evq_process_manager *ma
  * nor is there another that serves this queue. */
 enum evq_status evq_process_manager_workers_left(struct evq_process_manager *manager,
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* Starts the gateway where the configuration has a section for it, and waits until it listens, or
- * asked to stop, or 30 s passed. */
+/* Starts the gateway. If the program is missing and the configuration has no section for it, says
+ * so and goes on. */
 enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Waits until the gateway listens, for 30 s at most or until a stop, and writes DIRECTORY/page. */
 enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Removes DIRECTORY/page. */
+void evq_process_manager_withdraw_page(const char *directory);
 /*
  * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.
  * On EVQ_OK looks at stop_count and command.ended tell what happened. EVQ_E_INVALID, EVQ_E_VERSION,

@@ -1,6 +1,6 @@
 /*
- * The gateway of `evalq up`, where the configuration has a section for it: with a token of its own
- * where none is given, and "up" once it says where it listens.
+ * The gateway of `evalq up`, which serves the page. Without a section `gateway` in the
+ * configuration it listens on a free port of 127.0.0.1.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,20 +11,22 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-#define READY_MS 30000 // A machine that is busy beyond that is told so, and goes on.
+#define READY_MS 30000 // A slower start is reported, and `up` goes on.
 #define LOOK_MS  20
 
-/* DIRECTORY/gateway.tokens with one random token, unless it is there. */
-static enum evq_status make_tokens(struct evq_process_manager *manager, struct evq_error *err)
+/* Writes DIRECTORY/gateway.tokens with a new key, which is valid until the next `evalq up`. */
+static enum evq_status make_key(struct evq_process_manager *manager, struct evq_error *err)
 {
     char line[128];
     enum evq_status status =
         evq_server_path(manager->directory, "gateway.tokens", manager->gateway_tokens, err);
-    if (status != EVQ_OK || access(manager->gateway_tokens, F_OK) == 0) {
+    if (status != EVQ_OK) {
         return status;
     }
-    (void)snprintf(line, sizeof line, "up write %016" PRIx64 "%016" PRIx64 "%016" PRIx64 "\n",
-                   evq_clock_random(), evq_clock_random(), evq_clock_random());
+    (void)snprintf(manager->page_key, sizeof manager->page_key,
+                   "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, evq_clock_random(),
+                   evq_clock_random(), evq_clock_random());
+    (void)snprintf(line, sizeof line, "up write %s\n", manager->page_key);
     status = evq_file_replace(manager->gateway_tokens, line, strlen(line), 0600, err);
     explicit_bzero(line, sizeof line);
     return status;
@@ -35,13 +37,14 @@ enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *ma
 {
     const struct evq_config *config = manager->cli->config;
     struct evq_service *service = &manager->gateway;
-    enum evq_status status = EVQ_OK;
+    size_t count = 0;
 
-    if (!config->gateway.given) {
+    enum evq_status status = evq_service_program("evalq-gateway", manager->gateway_program,
+                                                 sizeof manager->gateway_program, err);
+    if (status == EVQ_E_NOT_FOUND && !config->gateway.given) {
+        evq_cli_say(manager->cli, "evalq: there is no page: %s", err->message);
         return EVQ_OK;
     }
-    status = evq_service_program("evalq-gateway", manager->gateway_program,
-                                 sizeof manager->gateway_program, err);
     if (status == EVQ_E_NOT_FOUND) {
         return evq_error_set(err, status, "%s: install it, or remove the section `gateway` from %s",
                              err->message, config->file);
@@ -50,7 +53,7 @@ enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *ma
         status = evq_server_path(manager->directory, "gateway.log", manager->gateway_log, err);
     }
     if (status == EVQ_OK && config->gateway.tokens[0] == '\0') {
-        status = make_tokens(manager, err);
+        status = make_key(manager, err);
     } else if (status == EVQ_OK) {
         (void)snprintf(manager->gateway_tokens, sizeof manager->gateway_tokens, "%s",
                        config->gateway.tokens);
@@ -58,6 +61,8 @@ enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *ma
     if (status != EVQ_OK) {
         return status;
     }
+    (void)snprintf(manager->gateway_listen, sizeof manager->gateway_listen, "%s",
+                   config->gateway.given ? config->gateway.listen : "127.0.0.1:0");
     const char *const argv[] = {manager->gateway_program,
                                 "--config",
                                 config->file,
@@ -65,17 +70,21 @@ enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *ma
                                 config->redis.queue,
                                 "--tokens",
                                 manager->gateway_tokens,
-                                NULL};
-    memcpy(service->argv, argv, sizeof argv);
+                                "--listen",
+                                manager->gateway_listen};
+    for (; count < sizeof argv / sizeof argv[0]; count++) {
+        service->argv[count] = argv[count];
+    }
     (void)snprintf(service->name, sizeof service->name, "gateway");
     service->log_path = manager->gateway_log;
     service->keep_fd = -1;
     service->output_fd = -1;
-    (void)unlink(service->log_path); // One life of `up`, one log.
+    (void)unlink(service->log_path); // Each `evalq up` begins its own log.
     return evq_service_start(service, err);
 }
 
-/* Where it says that it listens; false: not yet. */
+/* Reads from the gateway's log where it listens. A restart then takes the same port. false: the
+ * gateway has not said it yet. */
 static bool read_address(struct evq_process_manager *manager)
 {
     static const char word[] = "gateway_started address=";
@@ -92,7 +101,24 @@ static bool read_address(struct evq_process_manager *manager)
     if (file != NULL) {
         (void)fclose(file); // Opened for reading: a failed close loses nothing.
     }
-    return manager->gateway_address[0] != '\0';
+    const char *host = strstr(manager->gateway_address, "://");
+    if (host != NULL) {
+        (void)snprintf(manager->gateway_listen, sizeof manager->gateway_listen, "%s", host + 3);
+    }
+    return host != NULL;
+}
+
+/* Writes the address of the page, with its key, to DIRECTORY/page for `evalq page`. */
+static enum evq_status announce(struct evq_process_manager *manager, struct evq_error *err)
+{
+    char path[EVQ_SERVER_PATH_MAX];
+    char line[sizeof manager->page + 1];
+    enum evq_status status = evq_server_path(manager->directory, "page", path, err);
+
+    (void)snprintf(manager->page, sizeof manager->page, "%s/%s%s", manager->gateway_address,
+                   manager->page_key[0] != '\0' ? "#key=" : "", manager->page_key);
+    (void)snprintf(line, sizeof line, "%s\n", manager->page);
+    return status == EVQ_OK ? evq_file_replace(path, line, strlen(line), 0600, err) : status;
 }
 
 enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *manager,
@@ -106,11 +132,19 @@ enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *ma
         }
         if (evq_clock_mono_ms() > deadline) {
             evq_cli_say(manager->cli,
-                        "evalq: the gateway did not say where it listens within %d s; "
-                        "see %s",
+                        "evalq: the page did not start within %d s; read %s to find out why",
                         READY_MS / 1000, manager->gateway_log);
             return EVQ_OK;
         }
     }
-    return EVQ_OK;
+    return manager->gateway.argv[0] != NULL ? announce(manager, err) : EVQ_OK;
+}
+
+void evq_process_manager_withdraw_page(const char *directory)
+{
+    char path[EVQ_SERVER_PATH_MAX];
+
+    if (evq_server_path(directory, "page", path, NULL) == EVQ_OK) {
+        (void)unlink(path); // It may not be there.
+    }
 }

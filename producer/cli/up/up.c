@@ -112,9 +112,10 @@ static void say_ready(const struct evq_process_manager *manager, bool has_comman
     evq_cli_say(cli, "evalq: Redis at %s", manager->server.url);
     evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", manager->server.port,
                 manager->server.password_file);
-    if (manager->gateway_address[0] != '\0') {
-        evq_cli_say(cli, "evalq: gateway at %s, tokens in %s", manager->gateway_address,
-                    manager->gateway_tokens);
+    if (manager->page[0] != '\0') {
+        evq_cli_say(cli, "evalq: page at %s%s%s", manager->page,
+                    manager->page_key[0] != '\0' ? "" : " with a token of ",
+                    manager->page_key[0] != '\0' ? "" : manager->gateway_tokens);
     }
     if (cli->config->suite_count == 0) {
         evq_cli_say(cli, "evalq: the configuration has no suites, so no worker was started: jobs "
@@ -155,7 +156,7 @@ static enum evq_status start_all(struct evq_process_manager *manager, struct evq
                 manager, workers, (int)evq_option_integer(&cli->options, "slots", 0), err);
         }
     }
-    if (status == EVQ_OK) {
+    if (status == EVQ_OK && !evq_option_flag(&cli->options, "no-page")) {
         status = evq_process_manager_start_gateway(manager, err);
     }
     if (status == EVQ_OK) {
@@ -231,6 +232,7 @@ static const struct evq_option options[] = {
      "evaluations at a time in each worker; default as configured", 1, 1024},
     {"parent", 0, EVQ_OPTION_INTEGER, "PID",
      "the process that starts it: stop when it ends, however it does", 1, INT_MAX},
+    {"no-page", 0, EVQ_OPTION_FLAG, NULL, "do not serve the page", 0, 0},
     {"at-once", 0, EVQ_OPTION_FLAG, NULL,
      "with COMMAND: start it before the persistent evaluators are ready", 0, 0},
     {"wait", 0, EVQ_OPTION_INTEGER, "SECONDS",
@@ -241,17 +243,18 @@ static const struct evq_option options[] = {
 const struct evq_verb evq_verb_up = {
     .name = "up",
     .arguments =
-        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--parent PID] [--at-once] "
-        "[-- COMMAND "
-        "[ARGUMENT...]]",
+        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--no-page] [--parent PID] "
+        "[--at-once] [-- COMMAND [ARGUMENT...]]",
     .summary = "Start Redis, workers and logger here, and stop them all on Ctrl-C",
     .description =
         "Starts a private redis-server (append-only file, written at every change), workers "
         "and the "
         "logger, with all data in one directory, ./.evalq. Its address is written to ./.evalq/url, "
         "where "
-        "the other verbs and libevalq find it. With a section `gateway` in the configuration "
-        "evalq-gateway is started too. Without an evalq.yaml, one is written there with "
+        "the other verbs and libevalq find it. A page with the curves and jobs is served on a free "
+        "port of 127.0.0.1, or where the section `gateway` of the configuration says; `evalq page` "
+        "prints its address again, and --no-page turns it off. Without an evalq.yaml, one is "
+        "written there with "
         "the "
         "working directory as its only root. A process that dies is started again. Ctrl-C or "
         "SIGTERM lets "
