@@ -38,8 +38,8 @@ enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err)
         status = evq_conn_open(&config, &cli->conn, err);
         if (status != EVQ_OK) {
             if (status == EVQ_E_INVALID || status == EVQ_E_IO) {
-                cli->exit_code =
-                    EVQ_EXIT_CONFIG; // The address or a file of it; nothing was asked yet.
+                cli->exit_code = EVQ_EXIT_CONFIG; // The address or its password file is wrong.
+                                                  // Redis was not asked yet.
             }
             return status;
         }
@@ -51,7 +51,8 @@ enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err)
     return status;
 }
 
-/* A server that does not answer is most often one that was not started, or not the one meant. */
+/* Most often such a server was not started, or another one was meant: says where the address came
+ * from. */
 static void add_advice(const struct evq_cli *cli, struct evq_error *err)
 {
     static const char *const advice[] = {
@@ -68,7 +69,7 @@ static void add_advice(const struct evq_cli *cli, struct evq_error *err)
                         advice[cli->config->redis.url_from]);
 }
 
-/* A Redis that reads its data after a start is worth a while; what else it asks to wait for, too.
+/* Waits while Redis answers that it is loading its data or busy.
  */
 static enum evq_status await_loading(struct evq_cli *cli, int64_t wait_ms, struct evq_error *err)
 {
@@ -100,7 +101,8 @@ enum evq_status evq_cli_open_within(struct evq_cli *cli, int64_t wait_ms, struct
     }
     status = await_loading(cli, wait_ms, err);
     if (status == EVQ_E_TIMEOUT) {
-        cli->exit_code = EVQ_EXIT_UNREACHABLE; // 124 is for what the user asked to wait for.
+        cli->exit_code =
+            EVQ_EXIT_UNREACHABLE; // Exit code 124 is for waits that the user asked for.
     }
     if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
         add_advice(cli, err);

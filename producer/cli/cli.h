@@ -1,6 +1,6 @@
 /*
- * What every verb of `evalq` shares: what was given, where to print, and, opened on demand,
- * configuration and queue. One thread. Data goes to standard output, messages to standard error.
+ * What every verb of `evalq` shares: its options, the terminal, and the configuration and queue,
+ * which are opened on demand. One thread. Data goes to standard output, messages to standard error.
  */
 #ifndef EVQ_CLI_CLI_H
 #define EVQ_CLI_CLI_H
@@ -18,54 +18,55 @@ struct evq_cli {
     struct evq_config *config; // NULL until evq_cli_config().
     struct evq_conn *conn;     // NULL until evq_cli_open().
     struct evq_queue *queue;
-    int exit_code; // 0: the status says it. Else what the process ends with: EVQ_EXIT_JOB_FAILED,
-                   // EVQ_EXIT_USAGE, ...
+    int exit_code; // Exit code of the process, such as EVQ_EXIT_JOB_FAILED. 0: the verb's status
+                   // decides.
 };
 
 /* Loads the configuration once. */
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Configuration, connection and queue, without I/O to Redis. */
+/* Loads the configuration and opens connection and queue, without I/O to Redis. */
 enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same, then one round trip that checks the function library. A Redis that asks to wait, as
- * while it reads its data after a start, is waited for: 10 s, or wait_ms. */
+/* The same, then one round trip that checks the function library. If Redis asks to wait, because it
+ * loads its data after a start, this waits for 10 s, or for wait_ms. */
 enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_cli_open_within(struct evq_cli *cli, int64_t wait_ms,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_cli_close(struct evq_cli *cli);
 
-/* One command with text arguments, for what queue.h has no verb for (CONFIG GET, INFO). */
+/* Sends one command with text arguments, such as CONFIG GET, which queue.h does not cover. */
 enum evq_status evq_cli_call(struct evq_cli *cli, struct evq_reply **ret_reply,
                              struct evq_error *err, size_t arg_count, ...) EVQ_CHECK_RESULT;
 
-/* A message for people on standard error, unless --quiet. The text is printed as it is: escape what
- * is from outside. */
+/* Prints a message for people on standard error, unless --quiet was given. Escape text from outside
+ * first: this prints it as it is. */
 void evq_cli_say(const struct evq_cli *cli, const char *format, ...) EVQ_PRINTF(2, 3);
 
-/* Whether a destructive verb may go on: --yes, or "y" typed on a terminal. EVQ_E_INVALID otherwise.
+/* Asks whether a destructive verb may go on. EVQ_OK: --yes was given, or "y" was typed on a
+ * terminal.
  */
 enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Wrong use of a verb: EVQ_E_INVALID and exit code EVQ_EXIT_USAGE. */
+/* Reports wrong use of a verb: EVQ_E_INVALID and exit code EVQ_EXIT_USAGE. */
 enum evq_status evq_cli_usage(struct evq_cli *cli, struct evq_error *err, const char *format, ...)
     EVQ_PRINTF(3, 4);
 
-/* Whether the arguments are names of what the verb takes; wrong ones are its wrong use. */
+/* Checks that the arguments are valid names of what the verb takes. Reports wrong use if not. */
 enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same for one that its own words say is a "run" or a "suite" (kind). */
+/* The same for one name. kind: "run" or "suite". */
 enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const char *name,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_NOT_FOUND: by its counts, the queue knows no such run. */
+/* EVQ_E_NOT_FOUND if the counts of the run say that the queue does not know it. */
 enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
                                   const struct evq_run_counts *counts,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same where nobody has counted yet. */
+/* The same; asks the queue for the counts first. */
 enum evq_status evq_cli_find_run(struct evq_cli *cli, const char *run,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The index-th positional argument; NULL when not given. */
+/* The positional argument at `index`. NULL: it was not given. */
 const char *evq_cli_arg(const struct evq_cli *cli, int index);
 
 #endif

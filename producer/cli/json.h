@@ -1,5 +1,5 @@
 /*
- * Reading the JSON views of the queue. One thread.
+ * Reads the JSON views of the queue and prints JSON. One thread.
  */
 #ifndef EVQ_CLI_JSON_H
 #define EVQ_CLI_JSON_H
@@ -9,8 +9,8 @@
 
 #include "producer/cli/cli.h"
 
-/* Parses text, which it frees, as an object. EVQ_E_CORRUPT when it is none. The caller
- * json_decref()s *ret. */
+/* Parses text as a JSON object and frees the text. EVQ_E_CORRUPT: it is no object. The caller calls
+ * json_decref() on *ret. */
 enum evq_status evq_json_take(char *text, json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Members of an object. If a member is missing or has another type, the fallback is returned.

@@ -1,6 +1,6 @@
 /*
- * evalq: the command-line program. Finds the verb, reads the options, runs it, turns its status
- * into an exit code.
+ * evalq: the command-line program. It finds the verb, reads the options, runs the verb, and turns
+ * the verb's status into an exit code.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ static int fail(const struct evq_error *err, int exit_code)
     return exit_code;
 }
 
-/* Whether whoever read our output has closed it, as `head` does after its last line. */
+/* Whether the reader of our output closed it, as `head` does after its last line. */
 static bool reader_left(void)
 {
     struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -27,7 +27,7 @@ static bool reader_left(void)
     return poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
 }
 
-/* Global options, the verb, its options. *ret_done: --help or --version has been answered. */
+/* Reads global options, the verb and its options. *ret_done: --help or --version was answered. */
 static enum evq_status read_command_line(struct evq_cli *cli, int argc, char **argv, bool *ret_done,
                                          struct evq_error *err)
 {
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit(status);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         if (reader_left()) {
-            return exit_code; // It has read all that it wanted.
+            return exit_code; // The reader has all that it wanted.
         }
         (void)evq_error_set(&err, EVQ_E_IO, "write to standard output: %s", strerror(errno));
         return fail(&err, EVQ_EXIT_ERROR);

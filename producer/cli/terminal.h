@@ -1,5 +1,5 @@
 /*
- * How to print: colour, width, and outside text made harmless. One thread.
+ * How to print on this terminal: colour, width, spans and numbers. One thread.
  */
 #ifndef EVQ_CLI_TERMINAL_H
 #define EVQ_CLI_TERMINAL_H
@@ -9,13 +9,13 @@
 #include <stdint.h>
 
 struct evq_terminal {
-    bool is_tty; // Standard output.
+    bool is_tty; // Whether standard output is a terminal.
     bool colour;
     bool json;
     bool plain;
     bool quiet;
-    int width;  // Columns; 0: not a terminal, nothing is cut.
-    int height; // Rows; 0: not a terminal.
+    int width;  // Columns. 0: it is no terminal, so nothing is cut.
+    int height; // Rows. 0: it is no terminal.
 };
 
 /* colour_when: "auto", "always", "never". */
@@ -31,7 +31,7 @@ enum evq_colour {
     EVQ_COLOUR_YELLOW,
     EVQ_COLOUR_COUNT
 };
-/* The escape sequence, "" without colour. EVQ_COLOUR_NONE resets. */
+/* The escape sequence of a colour, or "" without colours. EVQ_COLOUR_NONE resets. */
 const char *evq_terminal_colour(const struct evq_terminal *terminal, enum evq_colour colour);
 
 /* "850 ms", "12 s", "3 min", "5 h", "2 d" for a duration; "" for a negative one. Returns out. */
@@ -42,15 +42,15 @@ char *evq_terminal_took(int64_t span_us, char out[EVQ_TERMINAL_SPAN_BYTES]);
 /* "512 B", "1.2 GiB". */
 char *evq_terminal_bytes(int64_t bytes, char out[EVQ_TERMINAL_SPAN_BYTES]);
 
-/* A metric: six digits, but whole numbers in full as long as a double holds them exactly. */
+/* A metric with six digits. Whole numbers that a double holds exactly are written in full. */
 #define EVQ_TERMINAL_NUMBER_BYTES 32
 char *evq_terminal_number(double value, char out[EVQ_TERMINAL_NUMBER_BYTES]);
 
-/* Columns that UTF-8 text takes, a code point being one. */
+/* How many columns UTF-8 text takes. Each code point counts as one. */
 size_t evq_terminal_columns(const char *text, size_t bytes);
 
-/* What a terminal shows of a line that was overwritten with carriage returns, such as a progress
- * bar: its last state, within the line. *bytes: of the line, then of what is returned. */
+/* The last state of a line that was overwritten with carriage returns, such as a progress bar.
+ * Returns a part of the line. *bytes: the length of the line, then of that part. */
 const char *evq_terminal_last_state(const char *line, size_t *bytes);
 
 #endif

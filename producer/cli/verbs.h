@@ -1,5 +1,5 @@
 /*
- * The verbs of `evalq`, each defined in the file of its noun.
+ * The verbs of `evalq`. Each is defined in its own file, and listed here and in verbs.c.
  */
 #ifndef EVQ_CLI_VERBS_H
 #define EVQ_CLI_VERBS_H
@@ -8,22 +8,21 @@
 
 struct evq_cli;
 
-enum evq_verb_takes { // What its arguments name, as far as that can be checked before anything is
-                      // asked.
+enum evq_verb_takes { // What the arguments of a verb name. They are checked before Redis is asked.
     EVQ_TAKES_ANY,
     EVQ_TAKES_RUN,         // The first: a run.
     EVQ_TAKES_RUNS,        // Each.
     EVQ_TAKES_JOBS,        // Each: a job.
-    EVQ_TAKES_RUN_OR_JOBS, // Each with a slash is a job; without, a run.
+    EVQ_TAKES_RUN_OR_JOBS, // An argument with a slash is a job, one without is a run.
 };
 
 struct evq_verb {
     const char *name;
-    const char *arguments;            // "PATH --run RUN", as usage shows them.
-    const char *summary;              // One line, no full stop.
-    const char *description;          // Paragraphs separated by an empty line.
-    const char *words;                // Of which the first argument is one, "a|b"; NULL: others.
-    const struct evq_option *options; // NULL: none of its own.
+    const char *arguments;   // "PATH --run RUN", as usage shows them.
+    const char *summary;     // One line, no full stop.
+    const char *description; // Paragraphs separated by an empty line.
+    const char *words; // The words that the first argument may be, "a|b". NULL: it may be any word.
+    const struct evq_option *options; // NULL: it has no options of its own.
     int arg_min;
     int arg_max; // -1: any number.
     enum evq_verb_takes takes;
@@ -54,18 +53,19 @@ extern const struct evq_verb evq_verb_gc;
 extern const struct evq_verb evq_verb_doctor;
 extern const struct evq_verb evq_verb_admin;
 
-/* The verb of that name; EVQ_E_INVALID names the nearest one. */
+/* Finds the verb of that name. EVQ_E_INVALID: there is none; the message names the nearest one. */
 enum evq_status evq_verbs_find(const char *name, const struct evq_verb **ret_verb,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Options of a verb, or with NULL those that stand before it. Parsing: evq_option_parse(). */
+/* Reads the options of a verb, or with NULL those that stand before the verb, with
+ * evq_option_parse(). */
 enum evq_status evq_verbs_parse(const struct evq_verb *verb, struct evq_option_set *set, int argc,
                                 char **argv, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* --help of a verb; NULL: of the program. */
+/* Prints the --help text of a verb. NULL: of the program. */
 void evq_verbs_help(const struct evq_verb *verb, FILE *out);
-/* The manual pages, evalq.1 and one evalq-VERB.1 per verb, and the shells' completions
- * (shared/base/completion.h), into a directory that exists. */
+/* Writes the manual pages (evalq.1 and an evalq-VERB.1 for each verb) and the shell completions
+ * (shared/base/completion.h) into a directory that exists. */
 enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -24,7 +24,7 @@ const json_t *evq_view_hash(const json_t *job)
     return json_is_object(hash) ? hash : job;
 }
 
-/* Of each job its view, or its id alone. */
+/* Appends each job's view, or with ids_alone its id. */
 static enum evq_status jobs_append(struct evq_cli *cli, const char *state, const char *run,
                                    size_t count, bool ids_alone, json_t **ret,
                                    struct evq_error *err)

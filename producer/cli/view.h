@@ -1,5 +1,5 @@
 /*
- * The queue's JSON views, fetched and parsed. The caller json_decref()s what it gets. One thread.
+ * Fetches and parses the queue's JSON views. The caller calls json_decref() on them. One thread.
  */
 #ifndef EVQ_CLI_VIEW_H
 #define EVQ_CLI_VIEW_H
@@ -11,11 +11,11 @@ enum evq_status evq_view_stats(struct evq_cli *cli, json_t **ret,
 /* EVQ_E_NOT_FOUND: no such job. */
 enum evq_status evq_view_job(struct evq_cli *cli, const char *id, json_t **ret,
                              struct evq_error *err) EVQ_CHECK_RESULT;
-/* The short fields of a job (state, reason, worker, ...) inside what evq_view_job() gave. */
+/* The short fields of a job (state, reason, worker, ...) within a view from evq_view_job(). */
 const json_t *evq_view_hash(const json_t *job);
 
 /*
- * Appends the jobs of one state (run "": any) to the array *ret, newest first, at most count.
+ * Appends at most count jobs of one state to the array *ret, newest first. run "": of any run.
  */
 enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
                               json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;

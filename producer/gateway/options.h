@@ -15,7 +15,7 @@ struct evq_options { // Strings are argv's.
     const char *tokens; // NULL: as the configuration says.
     bool lmms_open;
     uint32_t threads;
-    int64_t patience_ms; // A request must be whole within.
+    int64_t patience_ms; // How long a client may take to send a request.
     uint32_t rate;       // Requests a second of one client; 0: any number.
 };
 

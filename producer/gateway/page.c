@@ -1,10 +1,11 @@
-/* GET / and /page/NAME: open to everybody; what they show is asked for with a token. */
+/* GET / and /page/NAME: the files of the page, open to everybody. The data that the page shows need
+ * a token. */
 #include <string.h>
 
 #include "producer/gateway/api/routes.h"
 #include "producer/gateway/page.h"
 
-/* Nothing from elsewhere, no scripts in the text, in nobody's frame. */
+/* The page loads nothing from other hosts, runs no inline scripts, and may not be framed. */
 #define POLICY                                                                                     \
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "    \
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"

@@ -20,11 +20,12 @@
 #define TICK_MS          200
 #define DRAIN_MS         10000
 #define CONNECTIONS_MAX  2048
-#define DESCRIPTORS_REST 128 // Beside those of connections.
+#define DESCRIPTORS_REST 128 // Descriptors for other uses than connections.
 #define STREAMS_MAX      256
 #define WAITING_MAX      1024
 #define REPLY_MS         60000
-#define FIRST_READ_MS    3000 // Of the stream of results, before anybody may ask for events.
+#define FIRST_READ_MS                                                                              \
+    3000 // How long to read the stream of results before clients may ask for events.
 
 struct service {
     const struct evq_config *config;
@@ -37,7 +38,7 @@ struct service {
     char where[80];
 };
 
-/* As many connections as descriptors allow. */
+/* How many connections the limit on file descriptors allows. */
 static uint32_t connections_allowed(void)
 {
     struct rlimit limit;
@@ -80,8 +81,8 @@ static enum evq_status open_gate(struct service *service, const struct evq_optio
     return status == EVQ_E_IO ? evq_error_set(err, EVQ_E_INVALID, "%s", err->message) : status;
 }
 
-/* One question to Redis before the address is there: what another start cannot mend is said at
- * once. */
+/* Asks Redis once before the gateway listens, so that an error that a restart cannot fix is
+ * reported at once. */
 static enum evq_status ask_redis(const struct evq_config *config, struct evq_error *err)
 {
     const struct evq_conn_config settings = evq_config_conn(config, "evalq-gateway");
@@ -113,7 +114,7 @@ static void on_news(void *context)
     }
 }
 
-/* Events, pool and server, which takes the socket over. */
+/* Starts events, pool and server. The server owns the socket. */
 static enum evq_status start_threads(struct service *service, const struct evq_options *options,
                                      int fd, struct evq_error *err)
 {
@@ -186,7 +187,7 @@ static void reload_tokens(struct service *service)
     }
 }
 
-/* Until a signal asks for the end. */
+/* Runs until a signal asks to stop. */
 static void serve(struct service *service, int signal_fd)
 {
     bool stop = false;
@@ -206,8 +207,8 @@ static void serve(struct service *service, int signal_fd)
     }
 }
 
-/* No new connections; requests under way get their time, a second signal cuts it short. Returns how
- * many were still under way at the end; streams are none. */
+/* Accepts no new connections and waits for requests in progress, until the deadline or a second
+ * signal. Returns how many requests, streams not counted, were not finished. */
 static uint32_t drain(struct service *service, int signal_fd)
 {
     const int64_t deadline = evq_clock_mono_ms() + DRAIN_MS;

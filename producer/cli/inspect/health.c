@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REPLY_BYTES (128 << 20) // 1,000 results of 64 KiB, and their fields.
+#define REPLY_BYTES (128 << 20) // Enough for 1,000 results of 64 KiB with their fields.
 
 static const char *const level_names[] = {"ok", "note", "warn", "fail"};
 
@@ -14,7 +14,8 @@ void evq_health_add(json_t *checks, const char *check, enum evq_health_level lev
                     const char *advice, const char *format, ...)
 {
     char raw[512];
-    char text[4 * sizeof raw]; // Cut within a character, it would be no text of JSON.
+    char text[4 * sizeof raw]; // Escaped, because text that is cut within a character is not valid
+                               // JSON.
     va_list args;
     va_start(args, format);
     (void)vsnprintf(raw, sizeof raw, format, args);
@@ -75,7 +76,7 @@ static void check_version(const char *info, json_t *checks)
                                      : "unknown");
 }
 
-/* A setting of the server; false when this user may not ask. */
+/* Reads a setting of the server. false: this user may not ask for it. */
 static bool config_value(struct evq_cli *cli, const char *name, char out[64])
 {
     struct evq_reply *reply = NULL;
@@ -87,7 +88,7 @@ static bool config_value(struct evq_cli *cli, const char *name, char out[64])
     return told;
 }
 
-/* A server that answers all that reads, and refuses all that writes: nothing else tells of it. */
+/* Finds a server that answers every read but refuses every write. */
 static void check_changes(struct evq_cli *cli, const char *info, json_t *checks)
 {
     char value[64];
@@ -121,7 +122,8 @@ static void check_changes(struct evq_cli *cli, const char *info, json_t *checks)
     }
 }
 
-/* A page of results must fit, or whoever reads it is cut off each time that it asks. */
+/* A page of results must fit into the output buffer, or Redis closes the connection of its reader.
+ */
 static void check_replies(struct evq_cli *cli, json_t *checks)
 {
     char value[64];
@@ -177,8 +179,8 @@ static void check_durability(struct evq_cli *cli, const char *info, json_t *chec
     }
 }
 
-/* Redis reads its append-only file as the default user, on or off, and drops what functions wrote
- * if that user may not. Only who may ask for the list of users is told. */
+/* Redis replays its append-only file as the default user and drops writes of functions that this
+ * user may not make. The check needs permission for ACL LIST. */
 static void check_default_user(struct evq_cli *cli, const char *info, json_t *checks)
 {
     static const char name[] = "user default ";
@@ -287,8 +289,8 @@ static const char *machine_of(const json_t *worker)
     return evq_json_text(info, "machine", evq_json_text(info, "host", "?"));
 }
 
-/* Once for all live workers of a machine, of which this is the one at `number`; where each is for
- * one GPU, they take all together. No warning: a training may have the others. */
+/* Notes GPUs of a machine that no worker uses, once for all live workers of that machine. `number`
+ * is the worker's index. It is only a note, because a training may use those GPUs. */
 static void check_gpus_left(const json_t *workers, size_t number, json_t *checks)
 {
     const json_t *worker = json_array_get(workers, number);
@@ -307,7 +309,7 @@ static void check_gpus_left(const json_t *workers, size_t number, json_t *checks
             continue;
         }
         if (index < number) {
-            return; // It was told there.
+            return; // An earlier worker of this machine had the check.
         }
         seen = sees > seen ? sees : seen;
         taken += evq_json_integer(info, "gpus_taken", 0);
@@ -404,8 +406,8 @@ static void check_sinks(const json_t *stats, json_t *checks)
     }
 }
 
-/* What is not evalq's under one of its keys: written by hand, it stands in the way of all that
- * needs the key. */
+/* Finds keys of evalq that hold a value of another type, as after a manual write. Calls that need
+ * the key fail. */
 static void check_keys(const json_t *stats, json_t *checks)
 {
     size_t index = 0;

@@ -1,6 +1,6 @@
 /*
- * What is right and wrong with the queue and its server, as `status` warns of it and `doctor` lists
- * it. One thread.
+ * Checks of the queue and its server. `status` shows the warnings, `doctor` lists all of them. One
+ * thread.
  */
 #ifndef EVQ_CLI_HEALTH_H
 #define EVQ_CLI_HEALTH_H
@@ -15,12 +15,12 @@ void evq_health_add(json_t *checks, const char *check, enum evq_health_level lev
                     const char *advice, const char *format, ...) EVQ_PRINTF(5, 6);
 enum evq_health_level evq_health_level(const json_t *check);
 
-/* The server: version, whether it takes changes, append-only file, eviction, memory. Needs a
- * connection; what it may not ask is a note. */
+/* Checks the server: version, whether it accepts writes, append-only file, eviction, memory. Needs
+ * a connection. What this user may not ask becomes a note. */
 enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* The queue, from what evq_view_stats() gave: loss, waiting without workers, silent workers, sinks,
- * bad records. */
+/* Checks the queue from a view of evq_view_stats(): lost results, jobs without workers, silent
+ * workers, sinks, malformed records. */
 void evq_health_queue(const json_t *stats, json_t *checks);
 
 #endif

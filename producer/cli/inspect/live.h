@@ -1,6 +1,6 @@
 /*
- * Results of a run as they arrive: a line per task of each finished job, and on a terminal, below
- * them, a footer in place that says what runs and waits. Other output passes through it, above the
+ * Prints results of a run as they arrive, a line per task of each finished job. On a terminal, a
+ * footer below shows what runs and waits and is rewritten in place. Other output appears above the
  * footer. One thread.
  */
 #ifndef EVQ_CLI_LIVE_H
@@ -15,10 +15,11 @@
 struct evq_live {
     const struct evq_terminal *terminal;
     struct evq_result_table *results;    // Borrowed.
-    struct evq_result_table_shape shape; // Of the header last printed.
+    struct evq_result_table_shape shape; // The columns of the header that was printed last.
     bool header_done;
-    size_t footer_lines;                               // On the screen now.
-    char bars[EVQ_LIVE_BARS_MAX][EVQ_LIVE_LINE_BYTES]; // Lines of other output above the footer.
+    size_t footer_lines; // Lines of the footer that are on the screen now.
+    char bars[EVQ_LIVE_BARS_MAX]
+             [EVQ_LIVE_LINE_BYTES]; // Lines of other output that are rewritten above the footer.
     size_t bar_count;
     char footer[EVQ_LIVE_FOOTER_LINES_MAX][EVQ_LIVE_LINE_BYTES];
     size_t footer_count;                                                            // Wanted.
@@ -31,11 +32,11 @@ void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
 
 /* Prints the row of a job that has ended. */
 void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row);
-/* What the footer is to say; shown by evq_live_redraw(). Lines past the limit are left out. */
+/* Sets the footer. evq_live_redraw() shows it. Lines past the limit are left out. */
 void evq_live_footer_clear(struct evq_live *live);
 void evq_live_footer_line(struct evq_live *live, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* The same for lines above the footer that are rewritten in place, such as progress bars. */
+/* The same for lines above the footer that are rewritten, such as progress bars. */
 void evq_live_bars_clear(struct evq_live *live);
 void evq_live_bar(struct evq_live *live, const char *text);
 void evq_live_redraw(struct evq_live *live);

@@ -1,6 +1,6 @@
 /*
- * The results of runs as rows (one checkpoint and suite) and columns (one metric each), grown entry
- * by entry. One thread.
+ * The results of runs as a table: a row for each checkpoint and suite, a column for each metric. It
+ * grows result by result. One thread.
  */
 #ifndef EVQ_CLI_RESULT_TABLE_H
 #define EVQ_CLI_RESULT_TABLE_H
@@ -8,16 +8,17 @@
 #include "producer/cli/table.h"
 #include "shared/queue/result.h"
 
-// Tables leave out further metrics, and those of time and rate; --json and --csv have all.
+// Tables leave out further metrics and metrics of time and rate. --json and --csv have all of them.
 #define EVQ_RESULT_TABLE_METRICS_MAX 32
 
 struct evq_result_table_metric {
     char key[320]; // "eval/<task>/<metric>"
     char task[EVQ_JOB_NAME_BYTES_MAX + 1];
     char name[136];
-    char suite[EVQ_JOB_NAME_BYTES_MAX + 1]; // Where it was seen first.
+    char suite[EVQ_JOB_NAME_BYTES_MAX + 1]; // The suite that had it first.
     int direction;                          // 1: higher is better; 0: lower; -1: neither.
-    size_t best;                            // Row, SIZE_MAX: none yet, or for want of a direction.
+    size_t best; // Index of the best row. SIZE_MAX: there is none, or the metric has no better
+                 // direction.
 };
 
 struct evq_result_table_row {
@@ -36,7 +37,8 @@ struct evq_result_table_row {
     double values[EVQ_RESULT_TABLE_METRICS_MAX];
 };
 
-/* Which columns tell the lines of a results apart: one line is one task of one row. Only grows. */
+/* Which columns are needed to tell lines apart. A line is one task of one row. Columns are only
+ * added. */
 struct evq_result_table_shape {
     bool variant;
     bool suite;
@@ -61,37 +63,38 @@ struct evq_result_table {
 struct evq_result_table *evq_result_table_new(void);          // NULL when out of memory.
 void evq_result_table_free(struct evq_result_table *results); // Accepts NULL.
 
-/* Takes in one entry; returns its row, valid until the next add, or NULL when out of memory. */
+/* Adds one result and returns its row, which is valid until the next call. NULL: memory ran out. */
 struct evq_result_table_row *evq_result_table_add(struct evq_result_table *results,
                                                   const struct evq_result *result);
 
-/* By run, step, variant, suite, generation; `best` of the metrics follows. */
+/* Sorts by run, step, variant, suite and generation, and updates `best` of the metrics. */
 void evq_result_table_sort(struct evq_result_table *results);
 
-/* The tasks of a row that have results, borrowed from the results; returns how many. */
+/* The tasks of a row that have results. Returns how many. The names are borrowed from the table. */
 size_t evq_result_table_tasks(const struct evq_result_table *results,
                               const struct evq_result_table_row *row,
                               const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX]);
 
-/* The metric of that task and name which the row has, or SIZE_MAX. */
+/* The index of the row's metric of that task and name. SIZE_MAX: the row has none. */
 size_t evq_result_table_metric(const struct evq_result_table *results,
                                const struct evq_result_table_row *row, const char *task,
                                const char *name);
 
-/* A worker's name is its host and a random number: how much of it tells workers apart on a screen.
+/* A worker's name is its host and a random number. Returns how many bytes are enough to tell
+ * workers apart.
  */
 size_t evq_result_table_worker_bytes(const char *worker);
 
-/* "50", or "50~2" of a later generation: who reads two rows of one step must tell them apart. */
+/* "50", or "50~2" for a later generation, so that two rows of one step can be told apart. */
 #define EVQ_RESULT_TABLE_STEP_BYTES 32
 void evq_result_table_step(const char *job, int64_t step, char out[EVQ_RESULT_TABLE_STEP_BYTES]);
 
-/* "accuracy", or "task/accuracy" when there are several tasks. */
+/* "accuracy", or "task/accuracy" if there are several tasks. */
 void evq_result_table_title(const struct evq_result_table *results, size_t metric, char *out,
                             size_t out_bytes);
 
-/* A line per task of each row; the best of each metric is green and starred. show_run: with a
- * column for the run. */
+/* Prints a line per task of each row. The best value of each metric is green and starred. show_run:
+ * adds a column for the run. */
 enum evq_status evq_result_table_print(const struct evq_result_table *results,
                                        const struct evq_terminal *terminal, bool show_run,
                                        struct evq_error *err) EVQ_CHECK_RESULT;

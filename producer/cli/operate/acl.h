@@ -1,6 +1,6 @@
 /*
- * The ACL file of Redis for evalq's roles: each may call the functions and the commands that these
- * use on its queue's keys, and nothing that administers the server. One thread.
+ * Writes Redis' ACL file for evalq's roles. A role may call its functions, and the commands that
+ * they use, on the keys of the queue. It may not administer the server. One thread.
  */
 #ifndef EVQ_CLI_ACL_H
 #define EVQ_CLI_ACL_H
@@ -8,9 +8,9 @@
 #include "producer/cli/cli.h"
 
 /*
- * Prints the lines to standard output. role NULL: all, and the default user, off. offline: without
- * asking the server which commands it knows, for Redis 7.0. password_file: lines "ROLE PASSWORD"; a
- * role without one is off. NULL: none.
+ * Prints the lines to standard output. role NULL: all roles, and the default user, which is off.
+ * offline: writes for Redis 7.0 and does not ask the server which commands it has. password_file:
+ * lines "ROLE PASSWORD"; a role without a line is off. NULL: there is no file.
  */
 enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char *password_file,
                               bool offline, struct evq_error *err) EVQ_CHECK_RESULT;

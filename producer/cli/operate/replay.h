@@ -1,15 +1,15 @@
 /*
- * Delivering results to a sink again: all that the stream still holds, and what it lost before the
- * sink had it.
+ * Delivers results to a sink again: all that the stream holds, and those that the stream lost
+ * before the sink had them.
  */
 #ifndef EVQ_CLI_REPLAY_H
 #define EVQ_CLI_REPLAY_H
 
 #include "producer/cli/cli.h"
 
-/* Puts the sink back to the start of the stream, repeats its recorded losses from the runs' stored
- * results and strikes them off. Says what it did. EVQ_E_NOT_FOUND: no such sink. May be repeated
- * after any error. */
+/* Moves the sink back to the start of the stream, publishes its lost results again from the stored
+ * results, and clears the record of the loss. Prints what it did. EVQ_E_NOT_FOUND: there is no such
+ * sink. May be repeated after any error. */
 enum evq_status evq_replay(struct evq_cli *cli, const char *sink,
                            struct evq_error *err) EVQ_CHECK_RESULT;
 

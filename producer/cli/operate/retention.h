@@ -1,6 +1,6 @@
 /*
- * Which checkpoints of a run are worth keeping: the best by one metric, the newest, and those still
- * in use; and what may be removed of the others. One thread.
+ * Decides which checkpoints of a run to keep: the best by one metric, the newest, and those in use.
+ * Also decides what of the others may be removed. One thread.
  */
 #ifndef EVQ_CLI_RETENTION_H
 #define EVQ_CLI_RETENTION_H
@@ -13,27 +13,27 @@
 #include "shared/queue/result.h"
 
 enum evq_retention_reason {
-    EVQ_RETENTION_NOT, // Nothing speaks for it: what is ours of it goes.
+    EVQ_RETENTION_NOT, // No reason to keep it: what evalq owns of it is removed.
     EVQ_RETENTION_TOP,
     EVQ_RETENTION_NEWEST,
-    EVQ_RETENTION_IN_USE,    // A job of it is not done.
-    EVQ_RETENTION_MILESTONE, // Was submitted with keep.
+    EVQ_RETENTION_IN_USE,    // One of its jobs is not done.
+    EVQ_RETENTION_MILESTONE, // It was submitted with keep.
     EVQ_RETENTION_UNKNOWN,   // It has no number of the metric.
 };
 
 struct evq_retention_checkpoint { // A checkpoint.
     int64_t step;
     char root[EVQ_JOB_NAME_BYTES_MAX + 1];
-    char path[512];   // Relative to the root, as the training saved it (no pin's path).
-    char pinned[512]; // Of evalq's own copy, "": there was none.
+    char path[512];   // Relative to the root, as the training saved it. Not the path of a pin.
+    char pinned[512]; // The path of evalq's own copy. "": there is none.
     char job[EVQ_JOB_ID_BYTES_MAX]; // One of its jobs.
-    char fingerprint[33];           // Of what was evaluated; "": not known.
+    char fingerprint[33];           // Of the weights that were evaluated. "": not known.
     bool has_value;
     double value;                         // The best of several,
     char value_job[EVQ_JOB_ID_BYTES_MAX]; // of this job.
     enum evq_retention_reason why;
     size_t rank; // With EVQ_RETENTION_TOP: from 1.
-    bool lost;   // With EVQ_RETENTION_TOP: its weights are gone, or others have its name.
+    bool lost;   // With EVQ_RETENTION_TOP: its weights are gone, or were overwritten.
 };
 
 struct evq_retention {
@@ -45,26 +45,27 @@ struct evq_retention {
     bool failed; // Out of memory.
 };
 
-/* Takes in one result; those of other metrics tell of their checkpoint alone. */
+/* Adds one result. Results of other metrics only add their checkpoint. */
 void evq_retention_add(struct evq_retention *retention, const struct evq_result *result);
-/* Says of each why it stays: the best `top` (of equal ones the earlier), the newest `last`. Those
- * marked as in use or as milestones before stay so. */
+/* Sets why each checkpoint stays: the best `top` (the earlier of equal ones) and the newest `last`.
+ * Marks of checkpoints in use and of milestones stay. */
 void evq_retention_rank(struct evq_retention *retention, size_t top, size_t last);
 void evq_retention_free(struct evq_retention *retention);
 
 /*
- * The absolute path of relative beneath the root, once it is sure that it may be removed: it is
- * there, no symbolic link, and lies, with all links followed, strictly within one of the
- * directories. EVQ_E_NOT_FOUND: it is not there; EVQ_E_INVALID says what stands against it.
+ * Finds the absolute path of `relative` beneath the root and checks that it may be removed: it
+ * exists, is no symbolic link, and its real path lies strictly within one of the owned directories.
+ * EVQ_E_NOT_FOUND: it does not exist. EVQ_E_INVALID: the message says why it may not be removed.
  */
 enum evq_status evq_retention_owned(const char *root, const char *relative,
                                     const char *const *owned, size_t owned_count, char *out,
                                     size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
-/* One that stays and lies under the same name, or within it; NULL: none. */
+/* A checkpoint that stays and has the same path or lies within it. NULL: there is none. */
 const struct evq_retention_checkpoint *
 evq_retention_sharer(const struct evq_retention *retention,
                      const struct evq_retention_checkpoint *one);
-/* Renames it to a hidden name first, so that a half-removed checkpoint is never one. */
+/* Removes a path. Renames it to a hidden name first, so that nobody takes the rest of a checkpoint
+ * for a checkpoint. */
 enum evq_status evq_retention_remove(const char *path, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

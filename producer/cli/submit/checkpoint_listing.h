@@ -1,5 +1,5 @@
 /*
- * Checkpoints in a directory, found by their names. One thread.
+ * Finds checkpoints in a directory by their names. One thread.
  */
 #ifndef EVQ_CLI_FOUND_H
 #define EVQ_CLI_FOUND_H
@@ -11,10 +11,10 @@
 #include "shared/base/error.h"
 
 struct evq_checkpoint_listing {
-    char *name; // In the directory.
+    char *name; // Relative to the directory.
     int64_t step;
     bool is_directory;
-    int64_t changed_ns; // When its directory entry or content last changed, as far as stat() tells.
+    int64_t changed_ns; // When it changed last, by stat().
     int64_t bytes;
 };
 
@@ -40,8 +40,8 @@ enum evq_status evq_checkpoint_listing_read(const char *directory, const char *p
                                             struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_checkpoint_listing_free(struct evq_checkpoint_listing_list *list);
 
-/* When a file directly in directory/name last changed: one that is written again in its place
- * leaves no mark on its directory. 0: none, or it cannot be read. */
+/* When a file directly in directory/name changed last. The time of the directory does not show that
+ * a file was overwritten. 0: there is no file, or it cannot be read. */
 int64_t evq_checkpoint_listing_inside_ns(const char *directory, const char *name);
 
 #endif

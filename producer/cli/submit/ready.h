@@ -1,6 +1,6 @@
 /*
- * When a checkpoint that `evalq scan` found is complete. Nobody says that it is, as a submit does,
- * so one of three rules decides:
+ * Decides when a checkpoint that `evalq scan` found is complete. A submit says so itself; here one
+ * of three rules decides:
  *   1. A suite of the configuration names a marker file (`ready`): once every such file is in the
  *      checkpoint's directory.
  *   2. evalq reads the format: once the content is whole.
@@ -21,20 +21,20 @@
 #define EVQ_READY_MS         2000
 #define EVQ_READY_SUITES_MAX 32
 
-struct evq_ready_seen { // A checkpoint of rule 3 that was seen before.
+struct evq_ready_seen { // A checkpoint that rule 3 has seen before.
     char *path;
     uint64_t stamp;   // evq_file_list_hash() of its files,
     int64_t since_ms; // which has not changed since then, by evq_clock_mono_ms().
 };
 
 struct evq_ready {
-    const struct evq_suite
-        *suites[EVQ_READY_SUITES_MAX]; // Those of the submission that the configuration has.
+    const struct evq_suite *suites[EVQ_READY_SUITES_MAX]; // The suites of the submission that the
+                                                          // configuration defines.
     size_t suite_count;
     struct evq_ready_seen *seen; // Owned.
     size_t seen_count;
     size_t seen_capacity;
-    size_t waiting; // Of rule 3, in this pass: set it to 0 before a pass.
+    size_t waiting; // How many checkpoints wait by rule 3. Set it to 0 before a pass.
 };
 
 /*
@@ -44,7 +44,7 @@ struct evq_ready {
  */
 enum evq_status evq_ready_check(struct evq_ready *ready, int root_fd, const char *path,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Whether a checkpoint of that name, without its directory, has to stay the same for a while. */
+/* Whether rule 3 waits for the checkpoint of that name (without its directory). */
 bool evq_ready_waits(const struct evq_ready *ready, const char *name);
 void evq_ready_free(struct evq_ready *ready); // Accepts a zeroed one.
 

@@ -1,5 +1,5 @@
 /*
- * One checkpoint on disk, made into jobs and submitted. One thread.
+ * Submits one checkpoint on disk as jobs. One thread.
  */
 #ifndef EVQ_CLI_SUBMISSION_H
 #define EVQ_CLI_SUBMISSION_H
@@ -9,7 +9,7 @@
 
 #define EVQ_SUBMISSION_SUITES_MAX EVQ_READY_SUITES_MAX
 
-struct evq_submission { // Checkpoint and wishes, read from the options of submit and scan.
+struct evq_submission { // The options of submit and scan.
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     char suites[EVQ_SUBMISSION_SUITES_MAX][EVQ_JOB_NAME_BYTES_MAX + 1];
     size_t suite_count;
@@ -19,22 +19,23 @@ struct evq_submission { // Checkpoint and wishes, read from the options of submi
     bool keep;
     bool pin;
     const char *format;
-    const char *needs; // "": as the suite says.
+    const char *needs; // "": the needs of the suite.
     int64_t session_ms;
     int64_t delay_ms;
-    struct evq_ready *ready; // Of scan: when a checkpoint is complete. NULL: it is, if whole.
+    struct evq_ready
+        *ready; // Set by scan: decides when a checkpoint is complete. NULL: the content decides.
     struct evq_pair *params; // Owned.
     size_t param_count;
     char host[256];
 };
 
-/* From --run --suite --variant --policy --priority --keep --pin --param --format --needs --session
- * --delay as far as the verb has them. */
+/* Reads --run --suite --variant --policy --priority --keep --pin --param --format --needs --session
+ * --delay, as far as the verb has them. */
 enum evq_status evq_submission_read(struct evq_cli *cli, struct evq_submission *ret_submission,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_submission_free(struct evq_submission *submission);
 
-/* What was sent to the queue; ids are in the order of the suites. */
+/* The answers of the queue, in the order of the suites. */
 struct evq_submission_sent {
     struct evq_submitted submitted[EVQ_SUBMISSION_SUITES_MAX];
     char fingerprint[33];

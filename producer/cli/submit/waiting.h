@@ -1,5 +1,5 @@
 /*
- * Waiting for jobs or runs to end. One thread.
+ * Waits until jobs or runs have ended. One thread.
  */
 #ifndef EVQ_CLI_WAITING_H
 #define EVQ_CLI_WAITING_H
@@ -7,9 +7,9 @@
 #include "producer/cli/cli.h"
 
 /*
- * Until all jobs have ended, or timeout_s (-1: for ever): EVQ_E_TIMEOUT. Prints how each ended and
- * its metrics. Sets the exit code EVQ_EXIT_JOB_FAILED when one did not end as done.
- * EVQ_E_NOT_FOUND: a job is not there.
+ * Waits until all jobs have ended and prints how each ended, with its metrics. Sets the exit code
+ * EVQ_EXIT_JOB_FAILED if one did not end as done. EVQ_E_TIMEOUT: timeout_s (-1: none) passed.
+ * EVQ_E_NOT_FOUND: a job does not exist.
  */
 enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, size_t id_count,
                                  int64_t timeout_s, struct evq_error *err) EVQ_CHECK_RESULT;
@@ -19,14 +19,14 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Opens the queue for a wait of at most *timeout_s (-1: for ever), from which the time is taken
- * that Redis needed to load its data. EVQ_E_TIMEOUT: it needed more.
+ * Opens the queue for a wait of at most *timeout_s (-1: no limit) and subtracts the time that Redis
+ * needed to load its data. EVQ_E_TIMEOUT: Redis needed more.
  */
 enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Whether an error of look number `looks` (from 0) is worth another: an outage does not end a wait,
- * but none begins with one. */
+/* Whether to ask again after an error. looks: how many requests came before. An outage does not end
+ * a wait, but a wait does not begin during an outage. */
 bool evq_waiting_passes(enum evq_status status, uint32_t looks);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What a command wrote to its terminal: complete lines, and the lines at the bottom that it still
+ * Splits the output of a command into complete lines and the lines at the bottom that it still
  * rewrites, such as progress bars. One thread.
  */
 #ifndef EVQ_CLI_UP_COMMAND_OUTPUT_H
@@ -10,9 +10,9 @@
 #define EVQ_COMMAND_ROWS_MAX 6 // Lines that a command can rewrite. The first of more is complete.
 
 struct evq_command_row {
-    struct evq_buffer text; // Its last state, with colours.
+    struct evq_buffer text; // The last state of the line, with colours.
     bool is_bar;            // It was overwritten at least once.
-    bool returned;          // The cursor went to its begin: what comes next replaces the text.
+    bool returned;          // The cursor is at its beginning: the next text replaces it.
     bool settled;           // The cursor was below it at the last tick.
 };
 
@@ -27,11 +27,12 @@ struct evq_command_output {
 
 void evq_command_output_init(struct evq_command_output *output);
 void evq_command_output_free(struct evq_command_output *output);
-/* Takes bytes as they were read. A line is complete at its newline; a bar only if the command does
- * not go back to it before the second tick, because nested bars are written with newlines. */
+/* Takes bytes as they were read. A line is complete at its newline. A progress bar is complete if
+ * the command does not return to it before the second tick, because nested bars are written with
+ * newlines. */
 void evq_command_output_take(struct evq_command_output *output, const char *bytes, size_t count);
 void evq_command_output_tick(struct evq_command_output *output);
-/* The command has ended: all that is left is complete. */
+/* The command has ended: completes all lines that are left. */
 void evq_command_output_end(struct evq_command_output *output);
 /* The text of a row without its colours, cut to fit. Returns out. */
 char *evq_command_output_plain(const struct evq_command_row *row, char *out, size_t out_bytes);

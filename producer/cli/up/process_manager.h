@@ -1,7 +1,7 @@
 /*
- * The processes of `evalq up`: redis-server, workers, logger, perhaps a gateway and a command,
- * watched from one loop that also takes the signals of the terminal. One thread; one manager per
- * process, because it owns the process's children.
+ * The processes of `evalq up`: redis-server, workers, logger, gateway and perhaps a command. One
+ * loop watches them and takes the signals of the terminal. One thread. One manager per process,
+ * because it owns the process's children.
  */
 #ifndef EVQ_CLI_PROCESS_MANAGER_H
 #define EVQ_CLI_PROCESS_MANAGER_H
@@ -14,22 +14,24 @@
 struct evq_process_manager {
     struct evq_cli *cli;
     char directory[EVQ_SERVER_PATH_MAX];
-    int lock_fd;    // Held by us and by redis-server: a second `up` waits until both are gone.
+    int lock_fd;    // Held by this process and by redis-server. A second `up` waits until both are
+                    // gone.
     int signal_fd;  // SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH.
     int stop_count; // How often a stop was asked for.
     int stop_signal;
-    pid_t parent; // Its end is a stop, too; 0: whoever that is may end.
+    pid_t parent; // If this process ends, so does `up`. 0: the parent does not matter.
     struct evq_server server;
     struct evq_service services[EVQ_PROCESS_MANAGER_WORKERS_MAX + 1]; // Workers, then the logger.
     size_t service_count;
     char worker_program[EVQ_SERVER_PATH_MAX];
     char logger_program[EVQ_SERVER_PATH_MAX];
     char logs[EVQ_PROCESS_MANAGER_WORKERS_MAX + 1][EVQ_SERVER_PATH_MAX];
-    const char *devices; // GPUs of the workers as evalq-worker takes them; NULL: none.
+    const char *devices; // The --devices of the workers. NULL: they use the CPU.
     char slots[16];
     char threads[16];
     char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.
-    struct evq_service command; // While it runs nothing else that fails ends it. pid 0: none.
+    struct evq_service command; // The user's command. While it runs, no failure of a service ends
+                                // `up`. pid 0: there is none.
     struct evq_service gateway; // Serves the page. argv[0] NULL: it is off.
     char gateway_program[EVQ_SERVER_PATH_MAX];
     char gateway_log[EVQ_SERVER_PATH_MAX];
@@ -52,16 +54,17 @@ enum evq_status evq_process_manager_start_server(struct evq_process_manager *man
 enum evq_status evq_process_manager_start_workers(struct evq_process_manager *manager, int workers,
                                                   int slots,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* Waits until the persistent evaluators that the workers start have said that they are ready, and
- * says so. A failure is said, and is no error: the first job tries again. */
+/* Waits until the workers' persistent evaluators are ready, and says so. A failed start is reported
+ * but is no error, because the first job tries again. */
 enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *manager,
                                                      struct evq_error *err) EVQ_CHECK_RESULT;
-/* Until each worker has registered with the queue, or asked to stop, or 30 s passed. A worker that
- * cannot run, as for a GPU that is not there, is the error of evq_process_manager_step(). */
+/* Waits until each worker has registered with the queue, for 30 s at most or until a stop. If a
+ * worker cannot run, for example because its GPU is missing, evq_process_manager_step() reports it.
+ */
 enum evq_status evq_process_manager_await_workers(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* EVQ_E_INVALID, with the program's exit code: none of the workers can run, by its own last line,
- * nor is there another that serves this queue. */
+/* EVQ_E_INVALID: no worker of this `up` can run, and no other worker serves the queue. The message
+ * is the worker's last line. Sets the exit code. */
 enum evq_status evq_process_manager_workers_left(struct evq_process_manager *manager,
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts the gateway. If the program is missing and the configuration has no section for it, says

@@ -1,6 +1,6 @@
 /*
- * The private redis-server of `evalq up`: where its files, socket and port are, its configuration
- * and its password. One thread.
+ * The private redis-server of `evalq up`: its files, socket, port, configuration and password. One
+ * thread.
  */
 #ifndef EVQ_CLI_SERVER_H
 #define EVQ_CLI_SERVER_H
@@ -28,10 +28,10 @@ struct evq_server {
  * configuration. */
 enum evq_status evq_server_prepare(struct evq_server *server, const char *directory,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
-/* Takes another free port and writes the configuration anew. */
+/* Chooses another free port and rewrites the configuration. */
 enum evq_status evq_server_repick(struct evq_server *server,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* Waits until it answers on conn. EVQ_E_IO with the end of its log when it ends instead;
+/* Waits until it answers on conn. EVQ_E_IO: it ended; the message is the end of its log.
  * EVQ_E_TIMEOUT. */
 enum evq_status evq_server_await(struct evq_server *server, struct evq_conn *conn,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
@@ -41,7 +41,7 @@ enum evq_status evq_server_announce(const struct evq_server *server,
 /* Removes url, socket and socket directory. */
 void evq_server_withdraw(const struct evq_server *server);
 
-/* DIRECTORY/NAME into out of EVQ_SERVER_PATH_MAX. */
+/* Writes DIRECTORY/NAME into out, which has EVQ_SERVER_PATH_MAX bytes. */
 enum evq_status evq_server_path(const char *directory, const char *name, char *out,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

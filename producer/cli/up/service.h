@@ -14,7 +14,7 @@
 #define EVQ_SERVICE_ARGS_MAX 32
 
 struct evq_service {
-    char name[32];                          // "redis", "worker-1", "logger", "command".
+    char name[32];                          // For example "redis", "worker-1" or "logger".
     const char *argv[EVQ_SERVICE_ARGS_MAX]; // NULL-terminated; argv[0] is a path or found in $PATH.
                                             // Borrowed.
     char *const *command; // In the place of argv, of any length; NULL: argv. Borrowed.
@@ -23,7 +23,7 @@ struct evq_service {
     int output_fd;
     int keep_fd;     // Stays open in the child (a lock it shares); -1: none.
     pid_t pid;       // 0: not running.
-    int wait_status; // Of the last end, as waitpid() gives it.
+    int wait_status; // The status of its last end, from waitpid().
     bool ended;      // Has run and ended.
     uint32_t restarts;
     int64_t started_ms;    // Monotonic.
@@ -34,18 +34,19 @@ struct evq_service {
 enum evq_status evq_service_start(struct evq_service *service,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Tells the service that waitpid() gave pid; true if it was its own. Sets when to restart. */
+/* Handles the end of the process pid, which waitpid() returned. true: it was this service's
+ * process. Sets when to restart it. */
 bool evq_service_reaped(struct evq_service *service, pid_t pid, int wait_status);
 
-/* Sends to the whole group; nothing when it does not run. */
+/* Sends the signal to the whole process group. Does nothing if the service does not run. */
 void evq_service_signal(const struct evq_service *service, int signal_number);
 
 /* "exited with status 3", "was killed by signal 9 (Killed)". */
 void evq_service_end_text(int wait_status, char *out, size_t out_bytes);
 
-/* Whether its last end was one that another start does not mend: usage, configuration, version. */
+/* Whether it ended for a reason that a restart cannot fix: usage, configuration, version. */
 bool evq_service_ended_for_good(const struct evq_service *service);
-/* The last line of its log, "": none. */
+/* Reads the last line of its log. "": the log is empty. */
 void evq_service_last_line(const struct evq_service *service, char *out, size_t out_bytes);
 
 /* Whether the user's command can be started: a file that may be run, or a name in $PATH.
@@ -57,7 +58,7 @@ enum evq_status evq_service_command_check(const char *command,
 enum evq_status evq_service_program(const char *name, char *out, size_t out_bytes,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Kills and reaps every process that is still a child of this one, adopted ones too. */
+/* Kills and reaps every child process that is left, also adopted ones. */
 void evq_service_reap_all(void);
 
 #endif

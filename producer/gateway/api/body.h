@@ -1,6 +1,6 @@
 /*
- * The body of a request as one JSON object, read member by member. The first fault makes the reply
- * a 400 that names the member; what is read after it is the fallback. One thread.
+ * Reads the body of a request as a JSON object, member by member. After the first error the reply
+ * is a 400 that names the member, and further reads return the fallback. One thread.
  */
 #ifndef EVQ_GATEWAY_BODY_H
 #define EVQ_GATEWAY_BODY_H
@@ -10,18 +10,18 @@
 #include "producer/gateway/http/http.h"
 
 struct evq_body {
-    json_t *object; // evq_body_close() frees it; NULL after a fault of opening.
+    json_t *object; // Freed by evq_body_close(). NULL if opening failed.
     struct evq_http_reply *reply;
     bool failed;
 };
 
-/* An empty body is an empty object. known: every member there may be, ended by NULL; another is
- * refused with the nearest of them. false: the reply says why. */
+/* An empty body counts as an empty object. known: all allowed members, ended by NULL. Another
+ * member is refused, and the reply names the nearest allowed one. false: the reply says why. */
 bool evq_body_open(struct evq_body *body, const struct evq_http_request *request,
                    struct evq_http_reply *reply, const char *const *known);
-void evq_body_close(struct evq_body *body); // Its strings go.
+void evq_body_close(struct evq_body *body); // Frees its strings.
 
-/* Absent or null: the fallback. */
+/* A missing or null member gives the fallback. */
 const char *evq_body_text(struct evq_body *body, const char *key, const char *fallback);
 /* Of 0 to max. */
 int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t max, int64_t fallback);
@@ -36,7 +36,7 @@ void evq_body_pairs(struct evq_body *body, const char *key, struct evq_arena *ar
 /* A text, or an array of texts, as at most texts_max texts: how many. */
 size_t evq_body_texts(struct evq_body *body, const char *key, const char **texts, size_t texts_max);
 
-/* Says that a member is wrong. */
+/* Reports that a member is wrong. */
 void evq_body_fail(struct evq_body *body, const char *format, ...) EVQ_PRINTF(2, 3);
 
 #endif

@@ -1,8 +1,7 @@
 /*
- * What happens in the queue, as server-sent events (GET /v1/events). One thread of its own follows
- * the stream of results, whether anybody listens or not, and keeps the newest events; while
- * somebody listens it also looks at the queue every second and tells what runs, and how many jobs
- * are in which state.
+ * Server-sent events of the queue (GET /v1/events). One thread follows the stream of results and
+ * keeps the newest events. While somebody listens, it also asks the queue every second for running
+ * jobs and the number of jobs in each state.
  *
  *   result  a task of a job was published     id: its place in the stream; data: the record as JSON
  *   end     a job ended                       the same
@@ -10,8 +9,8 @@
  * hash queue   the numbers of jobs changed       {"states": {...}, "workers": n} reset   events
  * were missed: ask anew      {"why"}
  *
- * Only the first two have ids, so that Last-Event-ID resumes after the last one that was seen. Any
- * thread may open and pull a listener, one at a time each.
+ * Only the first two have ids: Last-Event-ID resumes after the last one that the client saw. Any
+ * thread may open and pull listeners; each listener is used by one thread at a time.
  */
 #ifndef EVQ_GATEWAY_EVENTS_H
 #define EVQ_GATEWAY_EVENTS_H
@@ -30,7 +29,7 @@ struct evq_listener;
 struct evq_events_config {
     const struct evq_config *config; // Borrowed. NULL: no thread, events are added by hand.
     void *(*follow)(void *feed);     // Main of the thread: evq_events_feed().
-    /* On the thread of events, whenever there is something new, and every 15 s. */
+    /* Called on the events thread when there is something new, and every 15 s. */
     void (*on_news)(void *context);
     void *context;
 };
@@ -39,17 +38,17 @@ struct evq_events_config {
 enum evq_status evq_events_start(const struct evq_events_config *config,
                                  struct evq_events **ret_events,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* Waits until it has read the stream for the first time, at most so long: who resumes before that
- * is told to reset. */
+/* Waits until the thread has read the stream once. A client that resumes earlier is told to reset.
+ */
 void evq_events_await(struct evq_events *events, int64_t timeout_ms);
 /* Ends the thread: on_news is called no more. Accepts NULL. */
 void evq_events_stop(struct evq_events *events);
 void evq_events_free(struct evq_events *events); // Accepts NULL. After all listeners were closed.
-/* What its entries add up to; the events' own. */
+/* The metrics of the stream's entries. Owned by the events. */
 struct evq_metrics_registry *evq_events_tally(struct evq_events *events);
 
-/* Listens from now on, or after last_id ("": now). run: "" for all. NULL: no memory, or last_id is
- * no id. */
+/* Listens from now on, or after last_id if it is not "". run "": all runs. NULL: memory ran out, or
+ * last_id is no id. */
 struct evq_listener *evq_events_listen(struct evq_events *events, const char *last_id,
                                        const char *run);
 /* As the pull and close of an evq_http_stream. */
@@ -63,7 +62,7 @@ void evq_listener_close(void *listener);
 /* Adds an event. id "": it has none; run "": it is of all runs. data is one line of JSON. */
 void evq_events_add(struct evq_events *events, const char *id, const char *kind, const char *run,
                     const char *data);
-/* What came before id, and whether anything did, is not known: who resumes there is told to reset.
+/* Events before id are not known: a client that resumes there is told to reset.
  */
 void evq_events_floor(struct evq_events *events, const char *id);
 size_t evq_events_listeners(struct evq_events *events);

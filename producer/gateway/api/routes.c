@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define JOB "/v1/jobs/{run}/{step}/{variant}/{suite}" // The four parts of an id.
+#define JOB "/v1/jobs/{run}/{step}/{variant}/{suite}" // The four parts of a job's id.
 
-/* Of LMMS-Eval's, what its clients would lose by the first error. */
+/* HELD routes are those of LMMS-Eval whose clients lose the job after the first error. */
 enum { DIRECT = 0, PROMPT = 5000, HELD = 10000, HELD_LONG = 60000 };
 
 const struct evq_route evq_routes[] = {
@@ -41,7 +41,7 @@ const struct evq_route evq_routes[] = {
 };
 const size_t evq_route_count = sizeof evq_routes / sizeof evq_routes[0];
 
-/* 405 names the methods that the path has. false: it has none. */
+/* Replies 405 with the methods of the path. false: the path has none. */
 static bool refuse_method(struct evq_http_request *request, const char *target,
                           struct evq_http_reply *reply)
 {

@@ -12,17 +12,18 @@ struct evq_events;             // producer/gateway/api/events.h
 struct evq_pins;               // producer/gateway/lmms/pins.h
 struct evq_checkpoint_watcher; // shared/checkpoint/checkpoint_watcher.h
 
-/* What a handler works with; each pool thread has its own. */
+/* Passed to handlers. Each pool thread has its own. */
 struct evq_api {
     const struct evq_config *config;
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
     struct evq_pins *pins;
-    struct evq_checkpoint_watcher *watcher; // Every thread's.
+    struct evq_checkpoint_watcher *watcher; // Shared by all threads.
 };
 
-/* Fills reply, which is initialised: 200, JSON, empty. Also called again for the same request:
- * after again_ms, and once more at once when Redis was lost (evq_queue's verbs may be repeated). */
+/* Fills the reply, which is initialised as 200, JSON and empty. It may be called again for the same
+ * request: after again_ms, and once more after the connection to Redis was lost (calls of queue.h
+ * may be repeated). */
 typedef void (*evq_http_handler)(struct evq_api *api, struct evq_http_request *request,
                                  struct evq_http_reply *reply);
 
@@ -30,8 +31,8 @@ struct evq_route {
     const char *method; // "GET" serves HEAD too.
     const char *pattern;
     enum evq_http_right right;
-    int32_t waits_ms; // At most so long for a thread of the pool, then 503; 0: it runs on the
-                      // library's, without Redis, and must not wait.
+    int32_t waits_ms; // How long it may wait for a thread of the pool; then the reply is 503. 0: it
+                      // runs on the library's thread, without Redis, and must not wait.
     evq_http_handler handler;
 };
 
@@ -39,8 +40,8 @@ extern const struct evq_route evq_routes[];
 extern const size_t evq_route_count;
 
 /*
- * The route of method and target, with request's params set. NULL: none, and reply says why: 404,
- * 405 with Allow, or 307 to the same path without a "/" at its end.
+ * Finds the route of method and target and sets the request's params. NULL: there is none; the
+ * reply is 404, 405 with Allow, or 307 to the path without the "/" at its end.
  */
 const struct evq_route *evq_route_find(struct evq_http_request *request, const char *target,
                                        struct evq_http_reply *reply);

@@ -6,11 +6,11 @@
 
 #include "shared/base/clock.h"
 
-#define WRONG_TOKEN_COST 20 // Requests: guessing is slower than asking.
+#define WRONG_TOKEN_COST 20 // A wrong token counts as so many requests, which slows guessing down.
 
 /*
- * Whether the Host header is an address, "localhost" or a name without dots. A web page elsewhere
- * that has its own name lead to 127.0.0.1 has the browser send that name.
+ * Whether the Host header is an address, "localhost" or a name without dots. A foreign web page
+ * whose name resolves to 127.0.0.1 makes the browser send that name.
  */
 static bool host_is_here(const char *host)
 {
@@ -29,7 +29,7 @@ static size_t name_bytes(const char *host)
     return host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
 }
 
-/* Whether the text begins with a numeric address, with localhost, or with one of our names. */
+/* Whether the host is a numeric address, localhost, or one of gateway.hosts. */
 static bool is_our_host(const struct evq_admission *admission, const char *host)
 {
     const size_t bytes = name_bytes(host);
@@ -48,9 +48,9 @@ static bool is_our_host(const struct evq_admission *admission, const char *host)
 }
 
 /*
- * A page that somebody opens in a browser must not act on the queue. A browser names the page's
- * Origin in every such request; a page whose own name leads to our address shows in Host. Programs
- * send no Origin, and a Host that is empty or one of ours.
+ * A foreign web page must not change the queue through somebody's browser. The browser sends the
+ * page's Origin, and a page whose name resolves to our address shows in Host. Programs send no
+ * Origin, and a Host that is empty or ours.
  */
 static bool comes_from_elsewhere(const struct evq_admission *admission,
                                  const struct evq_http_request *request,
@@ -84,7 +84,7 @@ static bool is_json(const char *content_type)
             content_type[bytes] == ' ');
 }
 
-/* Checks that hold for every request that may change something, with or without a token. */
+/* Checks for every request that may change something, with or without a token. */
 static bool may_change(const struct evq_admission *admission,
                        const struct evq_http_request *request, struct evq_http_reply *reply)
 {
@@ -102,7 +102,7 @@ static bool may_change(const struct evq_admission *admission,
     return true;
 }
 
-/* Who asks. false: a token was given that does not hold. */
+/* Sets who asks. false: the token is not valid. */
 static bool identify(struct evq_admission *admission, struct evq_http_request *request)
 {
     char name[EVQ_TOKEN_NAME_BYTES] = "";
@@ -123,7 +123,7 @@ static bool identify(struct evq_admission *admission, struct evq_http_request *r
     return true;
 }
 
-/* May it, with the rights that it has? */
+/* Whether the request has the right that the route needs. */
 static bool may(const struct evq_admission *admission, const struct evq_http_request *request,
                 const struct evq_route *route, bool token_good, struct evq_http_reply *reply)
 {
@@ -169,7 +169,7 @@ const struct evq_route *evq_admission_pass(struct evq_admission *admission,
         evq_http_reply_fail(reply, status, &err);
         return NULL;
     }
-    reply->detail_alone = strncmp(request->path, "/v1/", 4) != 0; // Of what there is not.
+    reply->detail_alone = strncmp(request->path, "/v1/", 4) != 0; // For paths that do not exist.
     const struct evq_route *route = evq_route_find(request, target, reply);
     reply->detail_alone = route != NULL && route->right == EVQ_HTTP_LMMS;
     if (route == NULL || !may_change(admission, request, reply) ||

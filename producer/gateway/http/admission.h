@@ -1,5 +1,6 @@
 /*
- * Who may pass: address, rate, route, right. On the library's thread alone.
+ * Admission checks, in this order: client address, rate limit, route, permission. On the library's
+ * thread only.
  */
 #ifndef EVQ_GATEWAY_ADMISSION_H
 #define EVQ_GATEWAY_ADMISSION_H
@@ -11,16 +12,16 @@
 struct evq_admission {
     struct evq_tokens *tokens;
     struct evq_rate *rate;
-    bool has_tokens;          // A file of tokens was given: without one nobody may write.
-    bool loopback;            // Without tokens, who is on this machine may read.
-    bool lmms_open;           // Everybody may use LMMS-Eval's endpoints.
-    const char *const *hosts; // Names of this gateway, besides addresses and localhost.
+    bool has_tokens;          // A token file was given. If there is none, nobody can write.
+    bool loopback;            // If there is no token file, local programs can read.
+    bool lmms_open;           // Everybody can use LMMS-Eval's endpoints.
+    const char *const *hosts; // Names of this gateway, in addition to addresses and localhost.
     size_t host_count;
 };
 
 /*
- * Reads target into request, and says who asks (request's user and rights) and for what. NULL:
- * refused, with the reply made: 400, 401, 403, 404, 405, 307, 415 or 429.
+ * Parses target into request, sets the user and rights of request, and returns the route. NULL:
+ * refused; the reply is 400, 401, 403, 404, 405, 307, 415 or 429.
  */
 const struct evq_route *evq_admission_pass(struct evq_admission *admission,
                                            struct evq_http_request *request, const char *target,

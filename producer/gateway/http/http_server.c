@@ -16,35 +16,35 @@
 #include "shared/base/json_memory.h"
 #include "shared/base/log.h"
 
-#define HEAD_BYTES_MAX    32768 // Memory of a connection: its head must fit.
+#define HEAD_BYTES_MAX    32768 // Memory of a connection. The head of a request must fit.
 #define BODIES_BYTES_MAX  ((size_t)64 << 20)
 #define STREAM_BLOCK      16384
-#define STREAM_STUCK_MS   60000 // A stream whose client takes nothing for so long is cut.
-#define CONNECTION_SPARES 32    // So many below the most, the silent have to go.
+#define STREAM_STUCK_MS   60000 // A stream is closed if its client takes nothing for so long.
+#define CONNECTION_SPARES 32    // Silent connections are closed when fewer than this are left.
 
 enum phase { RECEIVING, WORKING, REPLYING, STREAMING };
 
-struct link { // A connection. All fields under the server's lock.
+struct link { // A connection. The server's lock protects all fields.
     struct link *next;
     struct link *previous;
     int fd;
     enum phase phase;
-    int64_t since_ms; // When the phase began; of a stream: when its client last took something.
+    int64_t since_ms; // When the phase began. In a stream: when the client last took data.
     bool cut;
 };
 
 enum progress { HEAD, BODY, DROP, GIVEN, DONE, SENT };
 
-struct call { // A request on its way. Of the library's thread, but for the exchange while it is
-              // GIVEN.
-    struct evq_exchange exchange; // First: the pool hands back its address.
+struct call { // A request in progress. Only the library's thread uses it, except for the exchange
+              // while progress is GIVEN.
+    struct evq_exchange exchange; // Must be first: the pool returns its address.
     struct evq_http_server *server;
     struct MHD_Connection *connection;
     struct link *link;
     enum progress progress;
     char *target;
     struct evq_buffer body;
-    bool stream_waits; // Under the server's lock, as the two below.
+    bool stream_waits; // Protected by the server's lock, as are the next two.
     struct call *next_stream;
     bool is_stream;
 };
@@ -72,7 +72,7 @@ static void link_phase(struct call *call, enum phase phase)
     (void)pthread_mutex_unlock(&call->server->lock);
 }
 
-/* Under the lock: the library sees the end of the connection and closes it. */
+/* Call it with the lock held. The library notices the shutdown and closes the connection. */
 static void link_cut(struct link *link)
 {
     if (!link->cut) {
@@ -81,7 +81,7 @@ static void link_cut(struct link *link)
     }
 }
 
-/* Under the lock: who has been sending a request for longest makes room. */
+/* Call it with the lock held. Closes the connection that has been sending a request for longest. */
 static void cut_oldest(struct evq_http_server *server)
 {
     struct link *oldest = NULL;
@@ -107,7 +107,7 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
         link = calloc(1, sizeof *link);
         if (link == NULL || info == NULL) {
             free(link);
-            return; // Its first request is refused for want of it.
+            return; // Without a link, its first request is refused.
         }
         link->fd = info->connect_fd;
         link->since_ms = evq_clock_mono_ms();
@@ -122,7 +122,8 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
         }
         (void)pthread_mutex_unlock(&server->lock);
         *ret_link = link;
-    } else if (link != NULL) { // Before the socket is closed: nobody cuts another's.
+    } else if (link != NULL) { // The library calls this before it closes the socket, so the
+                               // descriptor is still this connection's.
         (void)pthread_mutex_lock(&server->lock);
         if (link->previous != NULL) {
             link->previous->next = link->next;
@@ -152,7 +153,7 @@ static void call_free(struct call *call)
     }
 }
 
-/* The library has read a request line; what is returned comes back with the request. */
+/* The library has read a request line. It passes the returned pointer on with the request. */
 static void *on_target(void *context, const char *target, struct MHD_Connection *connection)
 {
     struct evq_http_server *server = context;
@@ -241,7 +242,7 @@ void evq_http_server_wake(struct evq_http_server *server)
     (void)pthread_mutex_unlock(&server->lock);
 }
 
-/* Makes room for one stream more. */
+/* Registers one more stream. false: there are too many. */
 static bool stream_begin(struct call *call)
 {
     struct evq_http_server *server = call->server;
@@ -268,7 +269,8 @@ static struct MHD_Response *make_response(struct call *call)
                              call->server->config.streams_max);
     }
     if (reply->stream.pull != NULL) {
-        atomic_fetch_sub(&call->server->busy, 1); // It may last for days.
+        atomic_fetch_sub(&call->server->busy,
+                         1); // A stream may last for days, so it is not counted as busy.
         return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, on_pull, call,
                                                  NULL);
     }
@@ -317,7 +319,7 @@ static const char *header_of(const struct call *call, const char *name)
     return value != NULL ? value : "";
 }
 
-/* The head is there: who asks for what, and may it? false: the reply says no. */
+/* The head has arrived: finds the route and checks the permission. false: the reply refuses. */
 static bool begin(struct call *call, const char *method)
 {
     struct evq_http_request *request = &call->exchange.request;
@@ -378,7 +380,8 @@ static enum MHD_Result on_head(struct call *call, const char *method)
     return MHD_YES;
 }
 
-/* A piece of the body. What is refused anyway is read and dropped, so that the client reads why. */
+/* Takes a piece of the body. The body of a refused request is read and dropped, so that the client
+ * can read the reply. */
 static enum MHD_Result on_body(struct call *call, const char *data, size_t bytes)
 {
     if (call->progress == BODY) {
@@ -387,8 +390,7 @@ static enum MHD_Result on_body(struct call *call, const char *data, size_t bytes
         evq_buffer_append(&call->body, data, all <= BODIES_BYTES_MAX ? bytes : 0);
         atomic_fetch_sub(&call->server->body_bytes, bytes - (call->body.bytes - before));
         if (call->body.failed) {
-            return MHD_NO; // Longer than allowed, and not said before: there is no place for a
-                           // reply.
+            return MHD_NO; // A chunked body became too long. It is too late for a reply.
         }
         if (all > BODIES_BYTES_MAX) {
             call->progress = DROP;
@@ -399,7 +401,7 @@ static enum MHD_Result on_body(struct call *call, const char *data, size_t bytes
     return MHD_YES;
 }
 
-/* The request is whole. */
+/* The request is complete. */
 static enum MHD_Result on_whole(struct call *call)
 {
     struct evq_exchange *exchange = &call->exchange;
@@ -441,7 +443,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
     struct call *call = *ret_call;
     (void)context;
     (void)connection;
-    (void)path; // The library's idea of it; ours is http_request.c.
+    (void)path; // The library's own parsing. http_request.c parses the target itself.
     (void)version;
     if (call == NULL) {
         return MHD_NO; // No memory.
@@ -512,7 +514,8 @@ enum evq_status evq_http_server_start(const struct evq_http_server_config *confi
         (void)close(config->listen_fd);
         (void)pthread_mutex_destroy(&server->lock);
         free(server);
-        if (failure == EAGAIN) { // Of its thread; the system's own words do not say so.
+        if (failure ==
+            EAGAIN) { // No thread could be created. The system's own message does not say that.
             return evq_error_set(err, EVQ_E_NOMEM,
                                  "no memory for the thread of libmicrohttpd, or too many threads");
         }
@@ -529,7 +532,7 @@ void evq_http_server_sweep(struct evq_http_server *server)
     (void)pthread_mutex_lock(&server->lock);
     for (struct call *call = server->streams; call != NULL; call = call->next_stream) {
         if (call->stream_waits) {
-            call->link->since_ms = now; // It waits for us, not we for it.
+            call->link->since_ms = now; // The stream waits for new data, not for its client.
         }
     }
     for (struct link *link = server->links; link != NULL; link = link->next) {
@@ -561,10 +564,10 @@ void evq_http_server_stop(struct evq_http_server *server)
 {
     if (server != NULL) {
         atomic_store(&server->stopping, true);
-        evq_http_server_wake(server); // The library wants nothing suspended at its end.
+        evq_http_server_wake(server); // The library must not stop while a connection is suspended.
         MHD_stop_daemon(server->daemon);
         if (server->quiesced != MHD_INVALID_SOCKET) {
-            (void)close(server->quiesced); // Handed back by quiesce.
+            (void)close(server->quiesced); // MHD_quiesce_daemon() returned it to us.
         }
         (void)pthread_mutex_destroy(&server->lock);
         free(server);

@@ -1,5 +1,5 @@
 /*
- * Where the gateway listens. Any thread.
+ * The address that the gateway listens on. Any thread.
  */
 #ifndef EVQ_GATEWAY_LISTEN_H
 #define EVQ_GATEWAY_LISTEN_H
@@ -12,14 +12,14 @@
 struct evq_listen {
     struct sockaddr_storage address;
     socklen_t address_bytes;
-    bool loopback; // Nobody beyond this machine can reach it.
+    bool loopback; // Other machines cannot reach it.
 };
 
 /* "127.0.0.1:8000", "[::1]:8000", "0.0.0.0:80", "localhost:8000"; names are not looked up. */
 enum evq_status evq_listen_parse(const char *text, struct evq_listen *ret_listen,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* A listening socket, not blocking, closed by exec; the caller closes it. text: where it listens,
- * with the port that was taken for port 0. */
+/* Opens a listening socket, non-blocking and close-on-exec, which the caller closes. text: its
+ * address, with the port that was chosen for port 0. */
 enum evq_status evq_listen_open(const struct evq_listen *listen, int *ret_fd, char text[80],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /* "127.0.0.1", "::1"; "?" for another family. */

@@ -1,7 +1,7 @@
 /*
- * The threads that run handlers, each with a connection to Redis of its own. Requests wait in
- * order, a bounded number of them; one that has waited too long is answered with 503, so that a
- * Redis that stands still is told instead of waited for. Any thread may add.
+ * The threads that run handlers, each with its own connection to Redis. A bounded number of
+ * requests waits in order. A request that waited too long is answered with 503, so that clients
+ * learn that Redis does not answer. Any thread may add requests.
  */
 #ifndef EVQ_GATEWAY_POOL_H
 #define EVQ_GATEWAY_POOL_H
@@ -11,13 +11,13 @@
 
 struct evq_thread_pool;
 
-/* A request and what becomes of it. Whoever adds it keeps it alive until on_done. */
+/* A request and its reply. The caller keeps it alive until on_done. */
 struct evq_exchange {
     struct evq_http_request request;
     struct evq_http_reply reply;
     const struct evq_route *route;
-    struct evq_exchange *next; // The pool's.
-    int64_t due_ms;            // Of what asked to be called again.
+    struct evq_exchange *next; // Used by the pool.
+    int64_t due_ms;            // When to call the handler again.
     int64_t queued_ms;
 };
 
@@ -27,7 +27,7 @@ struct evq_thread_pool_config {
     struct evq_pins *pins;           // Borrowed.
     uint32_t threads;                // 1 to EVQ_POOL_THREADS_MAX.
     uint32_t waiting_max;            // Requests.
-    /* On a pool thread: the exchange has its reply. The pool does not touch it any more. */
+    /* Called on a pool thread when the exchange has its reply. The pool no longer uses it. */
     void (*on_done)(struct evq_exchange *exchange);
 };
 
@@ -37,11 +37,11 @@ struct evq_thread_pool_config {
 enum evq_status evq_thread_pool_start(const struct evq_thread_pool_config *config,
                                       struct evq_thread_pool **ret_pool,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
-/* false: too many wait, or the pool stops; the exchange stays the caller's. */
+/* false: too many requests wait, or the pool stops. The caller keeps the exchange. */
 bool evq_thread_pool_add(struct evq_thread_pool *pool,
                          struct evq_exchange *exchange) EVQ_CHECK_RESULT;
-/* Answers what waits with 503, interrupts calls to Redis under way, and ends the threads. Accepts
- * NULL. */
+/* Answers waiting requests with 503, interrupts calls to Redis, and ends the threads. Accepts NULL.
+ */
 void evq_thread_pool_stop(struct evq_thread_pool *pool);
 
 #endif

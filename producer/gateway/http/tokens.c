@@ -28,10 +28,10 @@ struct list {
 };
 
 struct evq_tokens {
-    pthread_mutex_t lock; // Over list.
+    pthread_mutex_t lock; // Protects list.
     struct list *list;
-    char *path;       // NULL: none.
-    struct stat read; // Of the file when it was read; the reloading thread's alone.
+    char *path;       // NULL: there is no file.
+    struct stat read; // The file's status when it was read. Used by the reloading thread only.
 };
 
 static const struct {
@@ -43,7 +43,7 @@ static const struct {
     {"lmms", EVQ_HTTP_LMMS},
 };
 
-/* Reads the third word of a line: a token, or its digest. */
+/* Reads the third word of a line: a token or its digest. */
 static bool read_secret(const char *text, size_t bytes, char digest[DIGEST_CHARS + 1])
 {
     if (bytes > 7 && memcmp(text, "sha256:", 7) == 0) {
@@ -136,7 +136,8 @@ static enum evq_status read_text(const char *path, const char *text, struct list
 static enum evq_status read_file(const char *path, struct list **ret_list, struct stat *ret_info,
                                  struct evq_error *err)
 {
-    static const char secrets[] = "/run/secrets/"; // Where container engines make them readable.
+    static const char secrets[] =
+        "/run/secrets/"; // Container engines make the files here readable by all.
     enum evq_status status = EVQ_OK;
     struct list *list = calloc(1, sizeof *list);
     char *text = calloc(1, FILE_BYTES_MAX + 1);
@@ -218,7 +219,8 @@ bool evq_tokens_changed(const struct evq_tokens *tokens)
 {
     struct stat now;
     if (tokens->path == NULL || stat(tokens->path, &now) != 0) {
-        return false; // Being replaced, or gone: those that were read hold.
+        return false; // The file is being replaced or is gone: the tokens that were read stay
+                      // valid.
     }
     return !evq_file_unchanged(&now, &tokens->read);
 }
@@ -234,7 +236,7 @@ enum evq_status evq_tokens_reload(struct evq_tokens *tokens, size_t *ret_count,
     }
     enum evq_status status = read_file(tokens->path, &list, &info, err);
     if (info.st_ino != 0) {
-        tokens->read = info; // A faulty file is complained of once.
+        tokens->read = info; // A faulty file is reported once.
     }
     if (status != EVQ_OK) {
         return status;
@@ -265,7 +267,7 @@ bool evq_tokens_check(struct evq_tokens *tokens, const char *authorization, unsi
     evq_sha256_hex(secret, bytes, digest);
     (void)pthread_mutex_lock(&tokens->lock);
     for (size_t i = 0; tokens->list != NULL && i < tokens->list->count; i++) {
-        unsigned differ = 0; // Every byte of every token is looked at, whatever was found.
+        unsigned differ = 0; // Compare every byte of every token, so that the time says nothing.
         for (size_t k = 0; k < DIGEST_CHARS; k++) {
             differ |= (unsigned)(digest[k] ^ tokens->list->tokens[i].digest[k]);
         }

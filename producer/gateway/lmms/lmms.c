@@ -1,7 +1,7 @@
 /*
- * The endpoints of LMMS-Eval's server, backed by the queue: docs/lmms.md. Answers, status words and
- * bodies of errors are that server's; where it forgets, runs one job at a time or reports old
- * files, this one does not.
+ * The endpoints of LMMS-Eval's server, backed by the queue (docs/lmms.md). Answers, status words
+ * and error bodies are those of that server. Unlike it, this one forgets no job, runs several at a
+ * time and never reports results of an older job.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +12,11 @@
 #include "shared/base/json_memory.h"
 
 #define MERGE_LOOK_MS     250
-#define MERGE_PATIENCE_MS 10000 // For a worker that offers the suite.
+#define MERGE_PATIENCE_MS 10000 // How long to wait for a worker that offers the suite.
 #define AWAY_LOOK_MS      500
-#define AWAY_POLL_MS      60000 // LMMs-Engine forgets a job at the first poll that fails.
-#define AWAY_SUBMIT_MS    10000 // Its training stands still meanwhile.
+#define AWAY_POLL_MS                                                                               \
+    60000 // LMMs-Engine forgets a job after one failed poll, so a poll waits for Redis.
+#define AWAY_SUBMIT_MS 10000 // The training waits during this time.
 
 static void reply_json(struct evq_http_reply *reply, int code, json_t *document)
 {
@@ -30,7 +31,7 @@ static void reply_json(struct evq_http_reply *reply, int code, json_t *document)
     evq_http_reply_take(reply, text);
 }
 
-/* A request that was not understood: 422 with the list of what is wrong. */
+/* Refuses a request that is not valid: 422 with a list of errors. */
 static void reply_fault(struct evq_http_reply *reply, enum evq_status status, json_t *fault)
 {
     if (status == EVQ_E_INVALID) {
@@ -45,7 +46,7 @@ static void reply_not_found(struct evq_http_reply *reply, const char *id)
     evq_http_reply_error(reply, 404, "not_found", "Job %.200s not found", id);
 }
 
-/* The checkpoint is the request's fault; the queue's own trouble is not. */
+/* A missing root is an error of the request (400). Errors of the queue are not. */
 static void reply_refused(struct evq_http_reply *reply, enum evq_status status,
                           const struct evq_error *err)
 {
@@ -56,8 +57,8 @@ static void reply_refused(struct evq_http_reply *reply, enum evq_status status,
     }
 }
 
-/* Redis is away, perhaps for a moment: clients, which give up at the first error and set no time
- * limit, are answered later. false: not that, or for too long. */
+/* Answers later if Redis does not answer, because these clients give up after the first error and
+ * set no time limit. false: another error, or Redis was away for longer than patience_ms. */
 static bool answer_later(int64_t since_ms, enum evq_status status, int64_t patience_ms,
                          struct evq_http_reply *reply)
 {
@@ -195,13 +196,15 @@ void evq_lmms_cancel(struct evq_api *api, struct evq_http_request *request,
     const char *id = request->params[0];
     bool done = false;
 
-    bool *lost = evq_http_memory(request, sizeof *lost); // This request was sent, its answer lost.
+    bool *lost = evq_http_memory(
+        request,
+        sizeof *lost); // An earlier attempt of this request was sent, but its answer was lost.
     const enum evq_status status =
         strlen(id) == EVQ_LMMS_ID_BYTES - 1
             ? evq_queue_ticket_cancel(api->queue, id, api->config->gateway.lmms.cancel_running,
                                       "cancelled by its client", &done, &state, &err)
             : EVQ_E_NOT_FOUND;
-    // What it finds then is its own work.
+    // A cancelled job is then the work of this request.
     done = done || (lost != NULL && *lost && status == EVQ_OK && state == EVQ_TICKET_CANCELLED);
     if (lost != NULL) {
         *lost = status == EVQ_E_IO;
@@ -219,7 +222,8 @@ void evq_lmms_cancel(struct evq_api *api, struct evq_http_request *request,
     }
 }
 
-/* A list of the catalogue: never an error, as the server has it. */
+/* Replies with one list of the catalogue. The original server never answers with an error here
+ * either. */
 static void reply_catalog(struct evq_api *api, const char *name, struct evq_http_reply *reply)
 {
     const char *file = api->config->gateway.lmms.catalog;
@@ -257,9 +261,9 @@ void evq_lmms_models(struct evq_api *api, struct evq_http_request *request,
     reply_catalog(api, "models", reply);
 }
 
-struct merging { // Of one POST /merge, which is held open until its job ends.
+struct merging { // State of one POST /merge request. The request stays open until its job ends.
     struct evq_lmms_merging job;
-    int64_t sent_ms; // Monotonic; 0: not yet.
+    int64_t sent_ms; // When it was submitted, monotonic. 0: not yet.
     int64_t seen_ms; // When Redis last answered.
 };
 
@@ -291,7 +295,7 @@ static void merge_begin(struct evq_api *api, struct evq_http_request *request,
     }
 }
 
-/* Whether nobody can do it: the job waits, and no worker offers its suite. */
+/* Whether the job waits because no worker offers its suite. */
 static bool merge_is_hopeless(struct evq_api *api, const struct merging *merging,
                               const struct evq_ticket *ticket, char *why, size_t why_bytes)
 {
@@ -332,7 +336,7 @@ static void merge_look(struct evq_api *api, struct merging *merging, struct evq_
         evq_http_reply_error(reply, 500, "no_worker", "lmms_engine not available: %s", why);
         if (evq_queue_ticket_cancel(api->queue, merging->job.id, true, "nobody can merge", &done,
                                     &state, &err) != EVQ_OK) {
-            reply->status = err.status; // It waits on in the queue, for the log to tell.
+            reply->status = err.status; // The job stays in the queue. The log says why.
         }
     } else if (ticket->state == EVQ_TICKET_DONE) {
         reply_json(reply, 200,

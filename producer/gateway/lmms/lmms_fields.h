@@ -1,7 +1,6 @@
 /*
- * Fields of a JSON body read by the rules of pydantic, which the LMMS-Eval server checks its
- * requests with: what is taken for a whole number, and in which words the rest is refused. One
- * thread.
+ * Reads fields of a JSON body by the rules of pydantic, which the LMMS-Eval server uses: which
+ * values count as an integer, and the messages for all others. One thread.
  */
 #ifndef EVQ_GATEWAY_LMMS_FIELDS_H
 #define EVQ_GATEWAY_LMMS_FIELDS_H
@@ -13,8 +12,8 @@
 
 struct evq_lmms_fields {
     const json_t *body; // Borrowed: an object.
-    json_t *detail;     // Owned: what is wrong, one entry each, in the order of the fields.
-    json_t *out;        // Owned: the fields as they were understood, defaults filled in.
+    json_t *detail;     // Owned: the errors, in the order of the fields.
+    json_t *out;        // Owned: the fields, with defaults filled in.
     bool failed;        // Out of memory.
 };
 
@@ -30,16 +29,16 @@ enum evq_lmms_kind {
     EVQ_LMMS_BOOL = 8,
     EVQ_LMMS_OBJECT = 16,
     EVQ_LMMS_TEXTS = 32, // A list of texts.
-    EVQ_LMMS_NULL = 64,  // May be null, and is when it is absent.
-    EVQ_LMMS_PLAIN = 128 // An object whose field is taken also where it is a text.
+    EVQ_LMMS_NULL = 64,  // May be null or missing.
+    EVQ_LMMS_PLAIN = 128 // An object that may also be given as text.
 };
 /*
- * Reads one field into out. fallback: of an absent one, as JSON text; NULL: it is required, or null
- * by its kinds. Faults go to detail.
+ * Reads one field into out. fallback: the value of a missing field, as JSON text. NULL: the field
+ * is required unless its kinds allow null. Errors go to detail.
  */
 void evq_lmms_field(struct evq_lmms_fields *fields, const char *name, unsigned kinds,
                     const char *fallback);
-/* A text that is one of two words. */
+/* Reads a text that must be one of two words. */
 void evq_lmms_field_word(struct evq_lmms_fields *fields, const char *name, const char *first,
                          const char *second);
 

@@ -1,7 +1,7 @@
 /*
- * Requests of LMMS-Eval's clients as jobs of the queue: submitted with a ticket, whose name is the
- * client's job_id, and shown in the words of the LMMS-Eval server. A request whose checkpoint holds
- * regular weights and averages becomes two jobs of one ticket. One thread and queue at a time.
+ * Turns requests of LMMS-Eval's clients into jobs. Each request has a ticket, whose name is the
+ * client's job_id. A request whose checkpoint holds regular and EMA weights becomes two jobs of one
+ * ticket. One thread and queue at a time.
  */
 #ifndef EVQ_GATEWAY_LMMS_JOB_H
 #define EVQ_GATEWAY_LMMS_JOB_H
@@ -19,9 +19,9 @@ struct evq_lmms_sent {
     int64_t position;
 };
 
-/* pins may be NULL. An id that is there already, from an attempt whose answer was lost, is kept:
- * the same ticket again. EVQ_E_INVALID, EVQ_E_NOT_FOUND: the checkpoint, in one sentence; else as
- * the queue. */
+/* pins may be NULL. If sent->id is set, from an attempt whose answer was lost, the same ticket is
+ * used again. EVQ_E_INVALID, EVQ_E_NOT_FOUND: the message says what is wrong with the checkpoint.
+ * Other errors are the queue's. */
 enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queue *queue,
                                 struct evq_pins *pins, const struct evq_lmms_request *request,
                                 struct evq_lmms_sent *sent, struct evq_error *err) EVQ_CHECK_RESULT;
@@ -36,12 +36,12 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
                                       struct evq_lmms_merging *merging,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* queued, running, completed, failed, cancelled. A job that was skipped because its checkpoint went
- * or changed has failed, so that who waits for it hears of it. */
+/* queued, running, completed, failed or cancelled. A job that was skipped because its checkpoint
+ * vanished or changed counts as failed, so that its client notices. */
 const char *evq_lmms_status(const struct evq_ticket *ticket);
 
-/* The JobInfo of GET /jobs/ID; writes the results file where there is none yet. NULL: out of
- * memory. The caller json_decref()s it. */
+/* The JobInfo of GET /jobs/ID. Writes the results file if there is none. NULL: memory ran out. The
+ * caller calls json_decref(). */
 json_t *evq_lmms_info(const char *id, const struct evq_ticket *ticket);
 
 /* Local time without a zone, always with microseconds, as datetime.isoformat() writes it. */

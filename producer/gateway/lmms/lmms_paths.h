@@ -1,5 +1,5 @@
 /*
- * Where the checkpoint of a request lies, what its job is called, and where its results belong. Any
+ * Finds the checkpoint of a request, the name of its run, and the directory of its results. Any
  * thread.
  */
 #ifndef EVQ_GATEWAY_LMMS_PLACE_H
@@ -11,30 +11,31 @@
 #include "shared/config/config.h"
 
 struct evq_lmms_paths {
-    char run[EVQ_JOB_RUN_BYTES_MAX + 1]; // Of the training, and of what is asked of it.
-    int64_t step;                        // The number in the checkpoint's name; 0: none.
+    char run[EVQ_JOB_RUN_BYTES_MAX +
+             1];  // Named for the training and the settings of the evaluation.
+    int64_t step; // The number in the checkpoint's name; 0: none.
     char root[EVQ_JOB_NAME_BYTES_MAX + 1];
     char path[PATH_MAX]; // Beneath the root.
     char absolute[PATH_MAX];
-    char fingerprint[33]; // "": it cannot be seen from here, or is still being written.
-    bool merge;           // It is a directory of shards.
-    bool both;            // It holds regular weights and their averages.
-    bool hub;             // No checkpoint: path is a file that holds the request.
+    char fingerprint[33]; // "": the checkpoint cannot be read from here, or is still being written.
+    bool merge;           // It is a directory of shards, which must be merged first.
+    bool both;            // It holds regular and EMA weights.
+    bool hub;             // There is no checkpoint: path is a file that holds the request.
 };
 
 /*
- * settings: what else tells one evaluation of a checkpoint from another; it becomes part of the
- * run's name. results: the directory for results. EVQ_E_NOT_FOUND: no root holds it, with the line
- * of configuration that is missing; EVQ_E_INVALID; EVQ_E_IO: a request could not be written beneath
- * results.
+ * settings: what distinguishes evaluations of one checkpoint; becomes part of the run's name.
+ * results: the directory for results. EVQ_E_NOT_FOUND: no root contains the checkpoint; the message
+ * has the missing line of configuration. EVQ_E_INVALID. EVQ_E_IO: the request could not be written
+ * beneath results.
  */
 enum evq_status evq_lmms_paths_find(const struct evq_config *config, const char *results,
                                     const struct evq_lmms_request *request, const char *settings,
                                     struct evq_lmms_paths *ret_place,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same of a checkpoint that is to be merged; EVQ_E_GONE: it is not there; EVQ_E_INVALID: there
- * are no shards of this variant in it. */
+/* The same for a checkpoint to merge. EVQ_E_GONE: it does not exist. EVQ_E_INVALID: it has no
+ * shards of this variant. */
 enum evq_status evq_lmms_paths_merge(const struct evq_config *config, const char *path,
                                      const char *variant, struct evq_lmms_paths *ret_place,
                                      struct evq_error *err) EVQ_CHECK_RESULT;

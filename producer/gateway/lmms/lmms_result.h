@@ -1,6 +1,7 @@
 /*
- * Results where a client of LMMS-Eval looks for them: a file OUTPUT/TIME_results.json in the layout
- * of lm-eval, written by the evaluator, or here from what the queue holds. Any thread.
+ * Provides the results file that clients of LMMS-Eval read: OUTPUT/TIME_results.json in the layout
+ * of lm-eval. The evaluator writes it; if not, it is written here from the results in the queue.
+ * Any thread.
  */
 #ifndef EVQ_GATEWAY_LMMS_RESULT_H
 #define EVQ_GATEWAY_LMMS_RESULT_H
@@ -10,10 +11,10 @@
 #include "shared/queue/result.h"
 
 struct evq_lmms_output {
-    const char *directory; // Of the files.
-    const char *job;       // Id: the file of another job is not taken for this one's.
+    const char *directory; // Where the files are.
+    const char *job;       // The id of the job. Files of other jobs are ignored.
     const char *variant;
-    const char *suffix; // Put behind the names of tasks; "".
+    const char *suffix; // Appended to the names of tasks.
     const char *model;  // For the file.
 };
 

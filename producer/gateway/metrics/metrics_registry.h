@@ -1,9 +1,8 @@
 /*
- * What the results of the stream add up to, for Prometheus: how jobs ended, how long their parts
- * took, and the newest value of each metric. Counted since this gateway began to follow the stream
- * (counters of Prometheus may begin anew). Bounded: at most EVQ_TALLY_SUITES_MAX suites and
- * EVQ_TALLY_SERIES_MAX series; a new series takes the place of the one that was longest without a
- * value. Any thread.
+ * Metrics of the stream of results for Prometheus: how jobs ended, how long their parts took, and
+ * the newest value of each metric. Counters start when this gateway starts. At most
+ * EVQ_TALLY_SUITES_MAX suites and EVQ_TALLY_SERIES_MAX series; a new series replaces the one that
+ * has had no value for longest. Any thread.
  */
 #ifndef EVQ_GATEWAY_TALLY_H
 #define EVQ_GATEWAY_TALLY_H
@@ -20,13 +19,13 @@ struct evq_metrics_registry *evq_metrics_registry_new(void);        // NULL: no 
 void evq_metrics_registry_free(struct evq_metrics_registry *tally); // Accepts NULL.
 
 /*
- * One entry of the stream, the result of a task or the end of a job; each once, in order. before:
- * of before the gateway began; its metrics are values, and nothing of it is counted.
+ * Takes one entry of the stream, the result of a task or the end of a job. Pass each once, in
+ * order. before: the entry is older than this gateway; its metrics are kept, but it is not counted.
  */
 void evq_metrics_registry_take(struct evq_metrics_registry *tally, const struct evq_result *result,
                                bool before);
 
-/* A suite of the queue: counted from 0, so that its first end is an increase to Prometheus. */
+/* Starts the counters of a suite at 0, so that Prometheus sees its first end as an increase. */
 void evq_metrics_registry_suite(struct evq_metrics_registry *tally, const char *name);
 
 /* Appends families in the text format of metrics.h. */
