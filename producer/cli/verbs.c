@@ -19,7 +19,7 @@ static const struct evq_option global_options[] = {
     {"json", 0, EVQ_OPTION_FLAG, NULL, "one JSON document on standard output", 0, 0},
     {"plain", 0, EVQ_OPTION_FLAG, NULL, "tab-separated rows without a header, nothing cut", 0, 0},
     {"color", 0, EVQ_OPTION_CHOICE, "auto|always|never",
-     "colour; auto: on a terminal without NO_COLOR", 0, 0},
+     "colours; auto: on a terminal, unless NO_COLOR is set", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -74,11 +74,11 @@ static const struct evq_man *page_fill(const struct evq_verb *verb, struct page 
         .man = {.name = "evalq",
                 .command = "evalq",
                 .usage = "[OPTION...] VERB [ARGUMENT...]",
-                .summary = "evaluate checkpoints elsewhere while training goes on",
+                .summary = "evaluate checkpoints elsewhere while the training goes on",
                 .description =
-                    "Training writes a checkpoint and goes on; workers evaluate it on another "
-                    "device or machine, and the metrics arrive in the tracker at the right "
-                    "training step. Jobs and results live in Redis.\n\n"
+                    "A training writes a checkpoint and goes on. Workers evaluate the checkpoint "
+                    "on another device or machine, and the metrics appear in the tracker at the "
+                    "right training step. Jobs and results live in Redis.\n\n"
                     "`evalq VERB --help` says more about one verb.",
                 .options = none,
                 .common = global_tables,

@@ -242,10 +242,10 @@ const struct evq_verb evq_verb_compare = {
     .name = "compare",
     .arguments = "RUN... [--metric KEY]",
     .summary = "Print the metrics of several runs beside each other",
-    .description = "For each metric a line per run: its best value and the step of it, its last "
-                   "value and the step of "
-                   "it. The best run is starred. Exit code 3: one of them has no result; the "
-                   "others are printed.",
+    .description =
+        "Prints, for each metric, a line per run with its best and its last value and their steps. "
+        "The best run is starred. Exit code 3: a run has no result; the others are "
+        "printed.\n\nExample: `evalq compare lr1e-3 lr3e-4 --metric eval/digits/accuracy`",
     .options = options,
     .arg_min = 1,
     .arg_max = RUNS_MAX,

@@ -55,17 +55,17 @@ static enum evq_status dead_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"limit", 'n', EVQ_OPTION_INTEGER, "N", "at most so many; default 100", 1, 1000000},
-    {"bad", 0, EVQ_OPTION_FLAG, NULL, "records that were set aside as malformed, instead", 0, 0},
+    {"limit", 'n', EVQ_OPTION_INTEGER, "N", "list at most N; default 100", 1, 1000000},
+    {"bad", 0, EVQ_OPTION_FLAG, NULL, "list malformed records that were set aside instead", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
 const struct evq_verb evq_verb_dead = {
     .name = "dead",
     .arguments = "[RUN] [--limit N] | --bad",
-    .summary = "List the jobs that were given up, with their reasons",
-    .description =
-        "A job is dead when it cannot succeed or has used up its attempts. Newest first.",
+    .summary = "List the jobs that failed for good, with their reasons",
+    .description = "A job is dead if it cannot succeed or has used up its attempts. The newest "
+                   "comes first.\n\nExample: `evalq dead my-run`",
     .options = options,
     .arg_min = 0,
     .arg_max = 1,

@@ -341,12 +341,11 @@ const struct evq_verb evq_verb_doctor = {
     .name = "doctor",
     .arguments = "[--json]",
     .summary = "Check server, configuration and this host, and say what to do",
-    .description = "Connection, versions, function library, append-only file, eviction, clock; the "
-                   "queue's workers and "
-                   "sinks; and on this host: roots, evaluators' programs, data files, the GPU "
-                   "module, disk space. Exit "
-                   "code 1 when a check failed; 5, 6 or 7 when that was the server, a permission "
-                   "or the function library.",
+    .description =
+        "Checks the connection, versions, function library, append-only file, eviction and clock "
+        "of the server; the queue's workers and sinks; and on this host the roots, programs of "
+        "evaluators, data files, GPU module and disk space. Exit code 1: a check failed. 5, 6 or "
+        "7: the server, a permission or the function library failed.\n\nExample: `evalq doctor`",
     .arg_min = 0,
     .arg_max = 0,
     .run = doctor_run,

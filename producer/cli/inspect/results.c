@@ -144,8 +144,7 @@ out:
 
 static const struct evq_option results_options[] = {
     {"csv", 0, EVQ_OPTION_FLAG, NULL, "one line per metric, with a header, as RFC 4180", 0, 0},
-    {"replay", 0, EVQ_OPTION_TEXT, "SINK",
-     "deliver everything that is still in the stream to SINK again", 0, 0},
+    {"replay", 0, EVQ_OPTION_TEXT, "SINK", "deliver everything in the stream to SINK again", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -154,13 +153,11 @@ const struct evq_verb evq_verb_results = {
     .arguments = "[RUN] [--csv|--json] [--replay SINK]",
     .summary = "Print the metrics of a run, or of all runs",
     .description =
-        "One row per checkpoint and suite, one column per metric; the best value of "
-        "each is starred. --json "
-        "has every field of every result, --csv one line per metric with 17 digits. Without a "
-        "run: of the newest 1,000.\n\n"
-        "--replay puts a sink's place in the stream back to its start: sinks recognise "
-        "what they have by "
-        "the result's id and write only what is missing.",
+        "Prints a row per checkpoint and suite and a column per metric. The best value of each "
+        "metric is starred. --json prints every field of every result, --csv a line per metric "
+        "with 17 digits. Without a run, the newest 1,000 runs are printed.\n\n--replay delivers "
+        "everything in the stream to a sink again. Sinks recognise results that they have and "
+        "write only what is missing.\n\nExample: `evalq results my-run --csv`",
     .options = results_options,
     .arg_min = 0,
     .arg_max = 1,

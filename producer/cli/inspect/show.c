@@ -188,10 +188,10 @@ static enum evq_status show_run(struct evq_cli *cli, struct evq_error *err)
 const struct evq_verb evq_verb_show = {
     .name = "show",
     .arguments = "JOB",
-    .summary = "Show all that is known of one job",
-    .description = "State, why it waits, attempts, times, where its checkpoint is, what has been "
-                   "published. JOB is "
-                   "RUN/STEP/VARIANT/SUITE.",
+    .summary = "Show everything that is known about one job",
+    .description = "Prints the state of a job, why it waits, its attempts and times, where its "
+                   "checkpoint is, and its published results. JOB is "
+                   "RUN/STEP/VARIANT/SUITE.\n\nExample: `evalq show my-run/500/regular/heldout`",
     .arg_min = 1,
     .arg_max = 1,
     .takes = EVQ_TAKES_JOBS,

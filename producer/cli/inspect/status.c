@@ -422,11 +422,10 @@ const struct evq_verb evq_verb_status = {
     .name = "status",
     .arguments = "[--json|--plain]",
     .summary = "Show the queue on one screen, warnings first",
-    .description = "Counts by state, what runs and how far it is, the first waiting jobs and why "
-                   "each of them waits, "
-                   "workers and sinks. Problems come first: jobs without workers, results that a "
-                   "sink has lost, "
-                   "an append-only file that is off, eviction, silent workers, sinks that lag.",
+    .description = "Prints counts by state, the running jobs and their progress, the first waiting "
+                   "jobs and why each waits, workers and sinks. Problems come first: jobs without "
+                   "workers, lost results, an append-only file that is off, eviction, silent "
+                   "workers, sinks that lag.\n\nExample: `evalq status`",
     .arg_min = 0,
     .arg_max = 0,
     .run = status_run,

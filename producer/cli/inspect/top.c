@@ -171,7 +171,8 @@ static enum evq_status top_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"interval", 'i', EVQ_OPTION_INTEGER, "SECONDS", "between two looks; default 2", 1, 3600},
+    {"interval", 'i', EVQ_OPTION_INTEGER, "SECONDS", "time between two updates; default 2", 1,
+     3600},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -179,8 +180,9 @@ const struct evq_verb evq_verb_top = {
     .name = "top",
     .arguments = "[--interval SECONDS]",
     .summary = "Show the queue, renewed in place, until Ctrl-C",
-    .description = "What `evalq status` shows, on a terminal of its own. While Redis is away the "
-                   "last look stays, with the reason above it.",
+    .description =
+        "Shows what `evalq status` shows and renews it in place. While Redis does not answer, the "
+        "last screen stays, with the reason above it.\n\nExample: `evalq top --interval 5`",
     .options = options,
     .arg_min = 0,
     .arg_max = 0,

@@ -185,16 +185,16 @@ static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
 
 static const struct evq_option options[] = {
     {"role", 0, EVQ_OPTION_CHOICE, "init|producer|worker|logger|gateway|viewer|admin",
-     "acl: of this role alone", 0, 0},
+     "acl: print this role only", 0, 0},
     {"passwords", 0, EVQ_OPTION_TEXT, "PATH",
      "acl: a file with lines \"ROLE PASSWORD\", or a directory with a file per role; a role "
      "without one is off",
      0, 0},
-    {"offline", 0, EVQ_OPTION_FLAG, NULL, "acl: for Redis 7.0 and newer, without asking the server",
-     0, 0},
-    {"cap", 0, EVQ_OPTION_INTEGER, "N", "limit: so many jobs at once; 0: any number", 0, 1000000},
+    {"offline", 0, EVQ_OPTION_FLAG, NULL,
+     "acl: write for Redis 7.0 and newer, and do not ask the server", 0, 0},
+    {"cap", 0, EVQ_OPTION_INTEGER, "N", "limit: at most N jobs at once; 0: no limit", 0, 1000000},
     {"weight", 0, EVQ_OPTION_INTEGER, "PERCENT",
-     "limit run: of a run's usual share of the workers, 100", 1, 10000},
+     "limit run: share of the workers, 100 is a run's usual share", 1, 10000},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "suite replace: do not ask", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -213,12 +213,12 @@ const struct evq_verb evq_verb_admin = {
                    "admin), each with the commands that its programs and functions use, on the "
                    "keys of the queue alone; the default "
                    "user is off. Passwords come from a file and are written as SHA-256.\n\n"
-                   "suite list shows the suites that workers have registered. suite replace puts "
-                   "this configuration's definition "
-                   "in the place of the registered one: workers are refused that offer another "
-                   "definition under the same name.\n\n"
+                   "suite list shows the suites that workers have registered. suite replace "
+                   "registers this configuration's definition instead of the present one. Workers "
+                   "that offer another definition under the same name are refused.\n\n"
                    "limit caps how many jobs of a run or a suite run at once, and sets the share "
-                   "of the workers that a run gets beside others; what runs already goes on.",
+                   "of the workers that a run gets. Running jobs go on.\n\nExample: `evalq admin "
+                   "acl --role worker --passwords secrets`",
     .words = "install|acl|suite|limit",
     .options = options,
     .arg_min = 1,

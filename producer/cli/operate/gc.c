@@ -210,7 +210,7 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"dead", 0, EVQ_OPTION_FLAG, NULL, "also pins that are kept for a retry of their dead jobs", 0,
+    {"dead", 0, EVQ_OPTION_FLAG, NULL, "also remove pins that are kept for a retry of dead jobs", 0,
      0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -220,13 +220,11 @@ const struct evq_verb evq_verb_gc = {
     .arguments = "[--dead] [DIR...]",
     .summary = "Remove old records, and pinned checkpoints whose jobs have ended",
     .description =
-        "Workers and training processes do the same as they go; this is for what the "
-        "dead left behind. Pins "
-        "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
-        "below the configured "
-        "roots that are on this machine. A pin whose submit never reached Redis, or was "
-        "lost with its data, is kept for 7 days. Of a run, the newest four pins of dead jobs are "
-        "kept for a day, for `evalq retry`.",
+        "Workers and training processes clean up as they go. This removes what processes left that "
+        "died. It looks for pins in .evalq/pins directories, at most 8 levels below each DIR, or "
+        "below the configured roots on this machine. A pin whose submit never reached Redis, or "
+        "whose job was lost with Redis' data, is kept for 7 days. The newest four pins of dead "
+        "jobs of a run are kept for a day, for `evalq retry`.\n\nExample: `evalq gc`",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,

@@ -367,14 +367,14 @@ static enum evq_status keep_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"top", 'k', EVQ_OPTION_INTEGER, "K", "the best K stay; default 3", 1, 1000000},
-    {"last", 0, EVQ_OPTION_INTEGER, "N", "so do the newest N; default 1", 0, 1000000},
+    {"top", 'k', EVQ_OPTION_INTEGER, "K", "keep the best K; default 3", 1, 1000000},
+    {"last", 0, EVQ_OPTION_INTEGER, "N", "keep the newest N, too; default 1", 0, 1000000},
     {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
      "such as eval/digits/accuracy; default: the run's first", 0, 0},
-    {"direction", 0, EVQ_OPTION_CHOICE, "max|min", "what is better; default: as the metric says", 0,
-     0},
+    {"direction", 0, EVQ_OPTION_CHOICE, "max|min",
+     "which values are better; default: as the metric says", 0, 0},
     {"own", 0, EVQ_OPTION_LIST, "DIR", "checkpoints within DIR may be removed", 0, 0},
-    {"dry-run", 'n', EVQ_OPTION_FLAG, NULL, "only say what would go", 0, 0},
+    {"dry-run", 'n', EVQ_OPTION_FLAG, NULL, "only print what would be removed", 0, 0},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -384,17 +384,14 @@ const struct evq_verb evq_verb_keep = {
     .arguments = "RUN [--top K] [--last N] [--metric KEY] [--own DIR]...",
     .summary = "Keep a run's best checkpoints and remove others that evalq owns",
     .description =
-        "Of the checkpoints that were evaluated, the best K by the metric and the newest N stay; "
-        "so do those with a "
-        "job that is not done, those submitted with keep, and those without a number of the "
-        "metric. Of the others "
-        "goes what lies within a directory given by --own, and otherwise only evalq's own pin of "
-        "it. Without --own "
-        "nothing of the training's is ever touched; nor is what was saved again under its name. "
-        "Ties: the earlier step.\n\n"
-        "Results are known as long as they are retained (7 days by default); older checkpoints "
-        "stay. Let the "
-        "training keep all of its checkpoints (no save_total_limit) where this removes them.",
+        "Of the evaluated checkpoints these stay: the best K by the metric (the earlier of equal "
+        "ones), the newest N, those with a job that is not done, those submitted with keep, and "
+        "those without a value of the metric. Of the others, evalq removes its own pins, and "
+        "checkpoints that lie within a directory given by --own. Without --own nothing of the "
+        "training is touched. A checkpoint that was saved again under the same name is never "
+        "removed.\n\nResults are known as long as they are retained, 7 days by default; older "
+        "checkpoints stay. If this verb removes checkpoints, let the training keep all of its own "
+        "(no save_total_limit).\n\nExample: `evalq keep my-run --top 3 --own out --dry-run`",
     .options = options,
     .arg_min = 1,
     .arg_max = 1,

@@ -167,9 +167,9 @@ const struct evq_verb evq_verb_cancel = {
     .name = "cancel",
     .arguments = "JOB... | RUN --yes",
     .summary = "Cancel jobs, or every open job of a run",
-    .description = "A waiting job ends at once; a running one at its worker's next heartbeat. "
-                   "`evalq retry` brings it "
-                   "back. Cut short, the same command does the rest.",
+    .description = "A waiting job ends at once, a running job at its worker's next heartbeat. "
+                   "`evalq retry` queues it again. If the command is interrupted, run it again to "
+                   "cancel the rest.\n\nExample: `evalq cancel my-run --yes`",
     .options = cancel_options,
     .arg_min = 1,
     .arg_max = -1,
@@ -212,8 +212,8 @@ static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option retry_options[] = {
-    {"dead", 0, EVQ_OPTION_FLAG, NULL, "every dead job", 0, 0},
-    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "with --dead: of this run alone", 0, 0},
+    {"dead", 0, EVQ_OPTION_FLAG, NULL, "retry every dead job", 0, 0},
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "with --dead: only jobs of this run", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -221,9 +221,9 @@ const struct evq_verb evq_verb_retry = {
     .name = "retry",
     .arguments = "JOB... | --dead [--run RUN]",
     .summary = "Queue dead, skipped or cancelled jobs again",
-    .description = "The job gets its old place and all its attempts back. When something of it was "
-                   "published already, "
-                   "a new generation, JOB~2, is queued instead.",
+    .description = "The job gets its old place and all its attempts back. If a result of it was "
+                   "published already, a new generation, JOB~2, is queued instead.\n\nExample: "
+                   "`evalq retry --dead --run my-run`",
     .options = retry_options,
     .arg_min = 0,
     .arg_max = -1,
@@ -278,8 +278,9 @@ static enum evq_status resume_run(struct evq_cli *cli, struct evq_error *err)
 const struct evq_verb evq_verb_pause = {
     .name = "pause",
     .arguments = "[queue | suite NAME | run NAME]",
-    .summary = "Claim nothing more of the queue, a suite or a run",
-    .description = "Running jobs go on; submits are taken in. `evalq resume` ends it.",
+    .summary = "Stop claiming jobs of the queue, a suite or a run",
+    .description = "Running jobs go on, and new jobs can be submitted. `evalq resume` ends the "
+                   "pause.\n\nExample: `evalq pause run my-run`",
     .words = "queue|suite|run",
     .arg_min = 0,
     .arg_max = 2,
@@ -290,7 +291,7 @@ const struct evq_verb evq_verb_resume = {
     .name = "resume",
     .arguments = "[queue | suite NAME | run NAME]",
     .summary = "End a pause",
-    .description = "What was paused is claimed again.",
+    .description = "Workers claim its jobs again.\n\nExample: `evalq resume run my-run`",
     .words = "queue|suite|run",
     .arg_min = 0,
     .arg_max = 2,
@@ -359,7 +360,8 @@ const struct evq_verb evq_verb_forget = {
     .name = "forget",
     .arguments = "RUN --yes",
     .summary = "Remove a run from the queue, with all its jobs and results",
-    .description = "Refused while a job of the run is running. What sinks have is not touched.",
+    .description = "Refused while a job of the run is running. What sinks have stored "
+                   "stays.\n\nExample: `evalq forget my-run --yes`",
     .options = forget_options,
     .arg_min = 1,
     .arg_max = 1,

@@ -193,22 +193,25 @@ static const struct evq_option options[] = {
      "widest gaps",
      0, 0},
     {"priority", 0, EVQ_OPTION_CHOICE, "urgent|high|normal|backfill", "default normal", 0, 0},
-    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never superseded (a final checkpoint, a milestone)", 0, 0},
+    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never supersede it, as a final checkpoint or a milestone",
+     0, 0},
     {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy (reflink, hard link or copy) until its jobs end",
      0, 0},
     {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
      0},
     {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
-     "in the place of the suite's needs: gpus=2,gpu_memory=40GiB,labels=a+b, any of them", 0, 0},
-    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoint, where it cannot be found out",
-     0, 0},
+     "replaces the suite's needs: any of gpus=2,gpu_memory=40GiB,labels=a+b", 0, 0},
+    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoint, if it cannot be detected", 0,
+     0},
     {"session", 0, EVQ_OPTION_INTEGER, "MS",
      "when the training process began, in unix milliseconds: newer means higher (session, step); "
      "default 0",
      0, INT64_MAX / 2},
-    {"delay", 0, EVQ_OPTION_INTEGER, "SECONDS", "not before so long", 0, 30 * 86400},
-    {"wait", 0, EVQ_OPTION_FLAG, NULL, "until its jobs end; prints their results", 0, 0},
-    {"timeout", 0, EVQ_OPTION_INTEGER, "SECONDS", "with --wait: at most so long", 0, 1000000000},
+    {"delay", 0, EVQ_OPTION_INTEGER, "SECONDS", "start the job after so long at the earliest", 0,
+     30 * 86400},
+    {"wait", 0, EVQ_OPTION_FLAG, NULL, "wait until the jobs end, and print their results", 0, 0},
+    {"timeout", 0, EVQ_OPTION_INTEGER, "SECONDS", "with --wait: wait at most so long", 0,
+     1000000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -216,16 +219,13 @@ const struct evq_verb evq_verb_submit = {
     .name = "submit",
     .arguments = "PATH --run RUN [--step N] --suite SUITE [OPTION...]",
     .summary = "Submit one checkpoint for evaluation",
-    .description = "Checks that PATH, a file or a directory beneath one of the configured roots, "
-                   "is a complete "
-                   "checkpoint, takes its fingerprint and submits one job per suite. The same "
-                   "checkpoint again is a "
-                   "duplicate, which is success; other weights under the same step replace a job "
-                   "that waits, and are "
-                   "queued as a new generation after one that runs or has ended.\n\n"
-                   "With --wait it returns when the jobs have ended: exit code 4 when one of them "
-                   "did not end as done, "
-                   "124 when the timeout passed.",
+    .description = "Checks that PATH, a file or a directory beneath a configured root, is a "
+                   "complete checkpoint, takes its fingerprint and submits one job per suite. The "
+                   "same checkpoint again is a duplicate, which is success. Other weights under "
+                   "the same step replace a waiting job; if the job runs or has ended, they become "
+                   "a new generation.\n\nWith --wait it returns when the jobs have ended. Exit "
+                   "code 4: a job did not end as done. 124: the timeout passed.\n\nExample: `evalq "
+                   "submit out/checkpoint-500 --run my-run --suite heldout --wait`",
     .options = options,
     .arg_min = 1,
     .arg_max = 1,

@@ -24,7 +24,7 @@ static enum evq_status wait_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option wait_options[] = {
-    {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "at most so long; default: for ever", 0,
+    {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "wait at most so long; default: no limit", 0,
      1000000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -33,11 +33,10 @@ const struct evq_verb evq_verb_wait = {
     .name = "wait",
     .arguments = "RUN|JOB [--timeout SECONDS]",
     .summary = "Wait until a run has no open job, or until one job has ended",
-    .description = "A JOB is RUN/STEP/VARIANT/SUITE, as submit prints it; its metrics are printed "
-                   "when it has ended. "
-                   "Exit code 4: a job of the run is dead, or the job did not end as done; 124: "
-                   "the timeout passed; "
-                   "3: there is no such run or job.",
+    .description = "JOB is RUN/STEP/VARIANT/SUITE, as submit prints it. The metrics of a job are "
+                   "printed when it has ended. Exit code 4: a job of the run is dead, or the job "
+                   "did not end as done. 124: the timeout passed. 3: there is no such run or "
+                   "job.\n\nExample: `evalq wait my-run --timeout 3600`",
     .options = wait_options,
     .arg_min = 1,
     .arg_max = 1,
@@ -102,11 +101,12 @@ const struct evq_verb evq_verb_best = {
     .arguments = "RUN [METRIC]",
     .summary = "Print the best checkpoint of a run so far",
     .description =
-        "METRIC is a key such as eval/digits/accuracy, or a part of it between slashes that no "
-        "other metric of the run has, such as accuracy; without it, the run's first by name. The "
-        "logger's sink `best` keeps the best, so a result counts once it has reached the logger. "
-        "No checkpoint is named (--json: null) if a training has saved other weights there since. "
-        "Exit code 3: there is no such run, sink, result or metric; the message says which.",
+        "METRIC is a key such as eval/digits/accuracy, or a part of a key that no other metric of "
+        "the run has, such as accuracy. Without METRIC, the first metric by name counts. The "
+        "logger's sink `best` keeps the best checkpoint, so a result counts once it has reached "
+        "the logger. No checkpoint is named (--json: null) if the training has overwritten it "
+        "since. Exit code 3: there is no such run, sink, result or metric; the message says "
+        "which.\n\nExample: `evalq best my-run accuracy`",
     .arg_min = 1,
     .arg_max = 2,
     .takes = EVQ_TAKES_RUN,

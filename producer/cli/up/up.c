@@ -245,31 +245,22 @@ const struct evq_verb evq_verb_up = {
     .arguments =
         "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--no-page] [--parent PID] "
         "[--at-once] [-- COMMAND [ARGUMENT...]]",
-    .summary = "Start Redis, workers and logger here, and stop them all on Ctrl-C",
+    .summary = "Start Redis, workers, logger and page here, and stop them on Ctrl-C",
     .description =
-        "Starts a private redis-server (append-only file, written at every change), workers "
-        "and the "
-        "logger, with all data in one directory, ./.evalq. Its address is written to ./.evalq/url, "
-        "where "
-        "the other verbs and libevalq find it. A page with the curves and jobs is served on a free "
-        "port of 127.0.0.1, or where the section `gateway` of the configuration says; `evalq page` "
-        "prints its address again, and --no-page turns it off. Without an evalq.yaml, one is "
-        "written there with "
-        "the "
-        "working directory as its only root. A process that dies is started again. Ctrl-C or "
-        "SIGTERM lets "
-        "running evaluations finish, then stops everything; a second Ctrl-C does not wait.\n\n"
-        "With a COMMAND, such as a training program, it waits until the persistent evaluators of "
-        "the configured suites are ready (not with --at-once), runs the command with $EVALQ_URL "
-        "and "
-        "$EVALQ_CONFIG set, shows results as they arrive, waits for the jobs that the command "
-        "submitted, unless no worker is left that can run, "
-        "prints a summary and stops everything. Ctrl-C and SIGTERM are passed on to it, and it has "
-        "as "
-        "long as it needs to end; a second one kills it. The exit code is then 1 when the command "
-        "failed "
-        "and 4 when "
-        "a job ended as dead.",
+        "Starts a private redis-server (its append-only file is written at every change), workers, "
+        "the logger and the page, with all data in one directory, ./.evalq. Other verbs and "
+        "libevalq find the address of Redis in ./.evalq/url. The page is served on a free port of "
+        "127.0.0.1, or where the section `gateway` of the configuration says. `evalq page` prints "
+        "its address again, and --no-page turns it off. Without an evalq.yaml, one is written to "
+        "./.evalq with the working directory as its only root. A process that dies is started "
+        "again. Ctrl-C or SIGTERM lets running evaluations finish, then stops everything. A second "
+        "Ctrl-C does not wait.\n\nWith a COMMAND, such as a training, it waits until the "
+        "persistent evaluators of the configured suites are ready (not with --at-once) and runs "
+        "the command with $EVALQ_URL and $EVALQ_CONFIG set. It shows results as they arrive, waits "
+        "for the jobs that the command submitted unless no worker can run them, prints a summary "
+        "and stops everything. Ctrl-C and SIGTERM are passed on to the command, which has as long "
+        "as it needs to end; a second one kills it. Exit code 1: the command failed. 4: a job is "
+        "dead.\n\nExample: `evalq up -- python train.py`",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,
