@@ -56,12 +56,11 @@ enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err)
 static void add_advice(const struct evq_cli *cli, struct evq_error *err)
 {
     static const char *const advice[] = {
-        [EVQ_CONFIG_URL_DEFAULT] =
-            ("the default address, as no `evalq up` runs in this directory: start one, go to where "
-             "one runs, or give --url"),
+        [EVQ_CONFIG_URL_DEFAULT] = ("the default address, because no `evalq up` runs in this "
+                                    "directory: start one, change to its directory, or give --url"),
         [EVQ_CONFIG_URL_OPTION] = "from --url",
         [EVQ_CONFIG_URL_ENVIRONMENT] = "from $EVALQ_URL",
-        [EVQ_CONFIG_URL_UP] = "from ./.evalq/url; was `evalq up` killed? start it again",
+        [EVQ_CONFIG_URL_UP] = "from ./.evalq/url; `evalq up` may have been killed: start it again",
         [EVQ_CONFIG_URL_FILE] = "from redis.url of the configuration",
     };
     struct evq_error cause = *err;
@@ -165,15 +164,16 @@ enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question, struc
         return EVQ_OK;
     }
     if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
-        return evq_cli_usage(cli, err, "%s: nobody is there to be asked; repeat with --yes",
-                             cli->verb->name);
+        return evq_cli_usage(
+            cli, err, "%s asks for confirmation, which needs a terminal: repeat it with --yes",
+            cli->verb->name);
     }
     char answer[16];
     (void)fprintf(stderr, "%s [y/N] ", question);
     if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y')) {
         return EVQ_OK;
     }
-    return evq_error_set(err, EVQ_E_STOPPED, "%s: not confirmed, nothing was done",
+    return evq_error_set(err, EVQ_E_STOPPED, "%s was not confirmed, so nothing was done",
                          cli->verb->name);
 }
 
@@ -191,7 +191,8 @@ enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const 
     evq_job_map_name(name, EVQ_JOB_RUN_BYTES_MAX, mapped);
     return evq_cli_usage(cli, err, "%s '%s' is not 1 to %zu of the bytes [A-Za-z0-9._-]%s%s", kind,
                          evq_error_escape(name, strlen(name), shown, sizeof shown), bytes_max,
-                         is_run ? "; what was submitted so is the run " : "", is_run ? mapped : "");
+                         is_run ? "; runs submitted under this name are called " : "",
+                         is_run ? mapped : "");
 }
 
 static enum evq_status check_job(struct evq_cli *cli, const char *id, struct evq_error *err)
@@ -227,7 +228,7 @@ enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
 {
     return evq_queue_run_jobs(counts) > 0
                ? EVQ_OK
-               : evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
+               : evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' has no run '%s'",
                                evq_queue_name(cli->queue), run);
 }
 

@@ -5,19 +5,23 @@
 
 static const struct evq_option option_table[] = {
     {"listen", 'l', EVQ_OPTION_TEXT, "ADDRESS:PORT",
-     "where; else gateway.listen, else 127.0.0.1:8000. Port 0: a free one, told in the log", 0, 0},
+     "address to listen on; else gateway.listen, else 127.0.0.1:8000. Port 0: a free port, which "
+     "the log names",
+     0, 0},
     {"tokens", 't', EVQ_OPTION_TEXT, "FILE",
-     "bearer tokens, a line each: NAME ROLE TOKEN; else gateway.tokens. Without, nobody may write",
+     "bearer tokens, a line each: NAME ROLE TOKEN; else gateway.tokens. Without a file, nobody can "
+     "write",
      0, 0},
     {"lmms-open", 0, EVQ_OPTION_FLAG, NULL,
-     "LMMS-Eval's endpoints need no token: whoever reaches the address may submit evaluations", 0,
-     0},
-    {"threads", 0, EVQ_OPTION_INTEGER, "N", "requests that are with Redis at a time; default 4", 1,
+     "LMMS-Eval's endpoints need no token: everybody who reaches the address can submit "
+     "evaluations",
+     0, 0},
+    {"threads", 0, EVQ_OPTION_INTEGER, "N", "requests that use Redis at a time; default 4", 1,
      EVQ_POOL_THREADS_MAX},
     {"patience", 0, EVQ_OPTION_INTEGER, "SECONDS",
-     "how long a client may take to say a request, and to begin one; default 30", 1, 3600},
+     "how long a client may take to send a request; default 30", 1, 3600},
     {"rate", 0, EVQ_OPTION_INTEGER, "N",
-     "requests a second of one client, twice as many at once; default 200, 0: any number", 0,
+     "requests a second of one client, and twice as many at once; default 200, 0: no limit", 0,
      1000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -30,15 +34,16 @@ const struct evq_man evq_options_man = {
     .usage = "[OPTION...]",
     .summary = "serve the queue over HTTP",
     .description =
-        "Answers /v1/... (described by /openapi.json), /healthz and /readyz, and LMMS-Eval's own "
-        "endpoints. It listens on this machine alone unless told otherwise, speaks HTTP without "
-        "TLS (put a reverse proxy before it), and keeps nothing: all state is in Redis, so it may "
-        "be restarted, or run several times, at will.\n\n"
+        "Serves a web page, the API /v1/... (described by /openapi.json), /healthz, /readyz, "
+        "/metrics, and LMMS-Eval's own endpoints. By default other machines cannot reach it. It "
+        "speaks HTTP without TLS: put a reverse proxy before it. All state is in Redis, so you can "
+        "restart the gateway or run several of them.\n\n"
         "A role is read, write (which includes all others) or lmms. TOKEN is the token, of 16 "
         "bytes "
         "or more, or sha256: and its digest in hex. The file is read again when it changes, and on "
-        "SIGHUP. Without one, this machine may read, and nobody may write.\n\n"
-        "SIGTERM or SIGINT lets requests under way finish, at most ten seconds.",
+        "SIGHUP. If there is no token file, local programs can read and nobody can write.\n\n"
+        "SIGTERM or SIGINT lets requests in progress finish, for ten seconds at most.\n\nExample: "
+        "`evalq-gateway --listen 127.0.0.1:8000 --tokens tokens`",
     .options = own_tables,
     .common = common_tables,
     .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE.",

@@ -70,13 +70,14 @@ static enum evq_status open_gate(struct service *service, const struct evq_optio
     }
     if (!loopback && !admission->has_tokens && !admission->lmms_open) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "other machines can reach this address: give --tokens FILE, or "
-                             "--lmms-open for LMMS-Eval's endpoints alone");
+                             "other machines can reach this address, and there are no tokens: give "
+                             "--tokens FILE, or --lmms-open to open LMMS-Eval's endpoints only");
     }
     const enum evq_status status = evq_tokens_open(options->tokens, &admission->tokens, err);
     if (status == EVQ_OK && admission->lmms_open) {
         evq_log(EVQ_LOG_WARN, "lmms_open", "warning=%s loopback=%s",
-                "whoever reaches the address may submit evaluations", loopback ? "yes" : "no");
+                "everybody who reaches the address can submit evaluations",
+                loopback ? "yes" : "no");
     }
     return status == EVQ_E_IO ? evq_error_set(err, EVQ_E_INVALID, "%s", err->message) : status;
 }

@@ -134,7 +134,7 @@ static void verbs_of_a_run_say_that_there_is_none(void **state)
 
     (void)fixture_submit(site->fx, "r/1/regular/quick");
     EXPECT(site, 3, "cancel", "R", "--yes");
-    assert_holds(site->output.err, "knows no run 'R'");
+    assert_holds(site->output.err, "has no run 'R'");
     fixture_user_one_line(site);
     EXPECT(site, 3, "retry", "--dead", "--run", "R", "--json");
     assert_string_equal(site->output.out, "");
@@ -208,7 +208,7 @@ static void many_jobs_are_changed_in_few_round_trips(void **state)
     evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
     EXPECT(site, 5, "retry", "r/1/regular/quick", "r/2/regular/quick");
     assert_holds(site->output.err,
-                 "evalq: 0 of 2 jobs were answered; the same again does the rest");
+                 "evalq: 0 of 2 jobs were answered; run the command again for the rest");
     char *said = strstr(site->output.err, "NOREPLICAS");
     assert_non_null(said);
     assert_null(strstr(said + 1, "NOREPLICAS"));

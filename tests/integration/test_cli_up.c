@@ -221,11 +221,11 @@ static void up_takes_a_suite_that_was_changed_since(void **state)
     write_checkpoint(place, "step-2.safetensors");
     RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "submit", "step-1.safetensors", "--run", "r",
         "--suite", "quick");
-    assert_null(strstr(place->output.err, "defined anew"));
+    assert_null(strstr(place->output.err, "new definition"));
     fixture_file_write(place->dir, "evalq.yaml", changed);
     RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "submit", "step-2.safetensors", "--run", "r",
         "--suite", "quick");
-    assert_holds(place->output.err, "evalq: the suite 'quick' is defined anew");
+    assert_holds(place->output.err, "evalq: the suite 'quick' has a new definition");
     assert_holds(place->output.out, "1 checkpoint evaluated");
     assert_all_gone(place);
 }

@@ -156,7 +156,7 @@ static void gateway_warns_when_it_is_open_to_all(void **state)
     fixture_gateway_start(gateway, "--lmms-open", NULL);
     assert_int_equal(code_of(gateway, "GET", "/queue", NULL), 200);
     assert_true(fixture_file_holds(gateway->dir, "gateway.err",
-                                   "warning=\"whoever reaches the address may submit "
+                                   "warning=\"everybody who reaches the address can submit "
                                    "evaluations\" loopback=yes") > 0);
 }
 

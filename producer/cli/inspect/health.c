@@ -342,7 +342,7 @@ static void check_workers(const json_t *stats, json_t *checks)
         } else if (age < 3600000) {
             const char *host = evq_json_text(json_object_get(worker, "info"), "host", "?");
             evq_health_add(checks, "workers", EVQ_HEALTH_WARN,
-                           "look at its log; its jobs go to others",
+                           "look at its log; other workers take its jobs",
                            "the worker %.20s on %s has been silent for %s",
                            evq_json_text(worker, "id", "?"), host, evq_terminal_span(age, span));
         }

@@ -73,7 +73,7 @@ static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_
         goes_on = slice_told(cli, changes, slice, done, &first, &answered);
     }
     if (!goes_on && count > 1) {
-        evq_cli_say(cli, "evalq: %zu of %zu jobs were answered; the same again does the rest",
+        evq_cli_say(cli, "evalq: %zu of %zu jobs were answered; run the command again for the rest",
                     answered, count);
     }
     if (cli->terminal.json && json_array_size(done) + (first.status == EVQ_OK) > 0) {
@@ -242,7 +242,8 @@ static enum evq_status set_paused(struct evq_cli *cli, bool paused, struct evq_e
     } else if (strcmp(what, "run") == 0) {
         kind = EVQ_PAUSE_RUN;
     } else if (strcmp(what, "queue") != 0) {
-        return evq_cli_usage(cli, err, "%s what? queue, suite NAME or run NAME", cli->verb->name);
+        return evq_cli_usage(cli, err, "%s needs one of: queue, suite NAME, run NAME",
+                             cli->verb->name);
     }
     if ((kind == EVQ_PAUSE_QUEUE) != (name == NULL)) {
         return evq_cli_usage(cli, err, "usage: evalq %s %s", cli->verb->name, cli->verb->arguments);

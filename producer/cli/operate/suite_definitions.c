@@ -38,8 +38,8 @@ enum evq_status evq_offer_all(struct evq_cli *cli, struct evq_error *err)
             status = evq_suite_registry_suite(cli, suite, true, err);
             if (status == EVQ_OK) {
                 evq_cli_say(cli,
-                            "evalq: the suite '%s' is defined anew: results of before are of "
-                            "another evaluation",
+                            "evalq: the suite '%s' has a new definition: do not compare its "
+                            "results with earlier ones",
                             suite->name);
             }
         }

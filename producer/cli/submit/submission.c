@@ -51,7 +51,7 @@ static enum evq_status read_suites(struct evq_cli *cli, struct evq_submission *s
         }
     }
     if (submission->suite_count == 0) {
-        return evq_cli_usage(cli, err, "--suite is missing: which tasks are to be run?");
+        return evq_cli_usage(cli, err, "--suite is missing: name what to evaluate");
     }
     return EVQ_OK;
 }
@@ -112,7 +112,7 @@ enum evq_status evq_submission_read(struct evq_cli *cli, struct evq_submission *
     memset(s, 0, sizeof *s);
     const char *run = evq_option_text(set, "run", getenv("EVALQ_RUN"));
     if (run == NULL || run[0] == '\0') {
-        return evq_cli_usage(cli, err, "--run is missing: which training run is it of?");
+        return evq_cli_usage(cli, err, "--run is missing: name the training run, or set EVALQ_RUN");
     }
     evq_job_map_name(run, EVQ_JOB_RUN_BYTES_MAX, s->run);
     s->variant = evq_option_text(set, "variant", "regular");

@@ -30,13 +30,13 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     const char *name = evq_body_text(body, "run", "");
     if (name[0] == '\0') {
-        evq_body_fail(body, "'run' is missing: which training run is it of?");
+        evq_body_fail(body, "'run' is missing: name the training run");
     }
     evq_job_map_name(name, EVQ_JOB_RUN_BYTES_MAX, run);
     s->job->run = keep(body, s->job, run);
     s->job->step = evq_body_integer(body, "step", EVQ_JOB_STEP_MAX - 1, -1);
     if (s->job->step < 0) {
-        evq_body_fail(body, "'step' is missing: at which training step was it saved?");
+        evq_body_fail(body, "'step' is missing: give the training step of the checkpoint");
     }
     s->job->variant = keep(body, s->job, evq_body_text(body, "variant", "regular"));
     if (!evq_job_name_valid(s->job->variant, EVQ_JOB_NAME_BYTES_MAX)) {
@@ -45,7 +45,7 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
     }
     s->suite_count = evq_body_texts(body, "suites", s->suites, EVQ_SUBMISSION_SUITES_MAX);
     if (s->suite_count == 0) {
-        evq_body_fail(body, "'suites' is missing: what is to be evaluated?");
+        evq_body_fail(body, "'suites' is missing: name what to evaluate");
     }
     for (size_t i = 0; i < s->suite_count; i++) {
         if (!evq_job_name_valid(s->suites[i], EVQ_JOB_NAME_BYTES_MAX)) {
@@ -68,9 +68,9 @@ static void read_place(struct evq_body *body, const struct evq_config *config,
 
     local.arena = request->arena;
     if (path[0] == '\0') {
-        evq_body_fail(body, "'path' is missing: where is the checkpoint?");
+        evq_body_fail(body, "'path' is missing: name the checkpoint");
     } else if (path[0] != '/' && name[0] == '\0') {
-        evq_body_fail(body, "'root' is missing: beneath which root lies '%.200s'?", path);
+        evq_body_fail(body, "'root' is missing: name the root that contains '%.200s'", path);
     } else if (path[0] == '/' && name[0] != '\0') {
         evq_body_fail(body, "'path' is absolute: give it alone, or relative to 'root'");
     }

@@ -134,13 +134,13 @@ static bool may(const struct evq_admission *admission, const struct evq_http_req
         const char *advice =
             route->right == EVQ_HTTP_LMMS ? "--lmms-open or --tokens FILE" : "--tokens FILE";
         evq_http_reply_error(reply, 403, "forbidden",
-                             "the gateway has no tokens, so this is open to nobody: start it with "
-                             "%s",
+                             "the gateway has no tokens, so nobody can use this: start it with %s",
                              advice);
     } else if (!token_good || request->user[0] == '\0') {
         evq_http_reply_error(reply, 401, "unauthorized",
-                             token_good ? "a token is needed: Authorization: Bearer TOKEN"
-                                        : "no such token");
+                             token_good
+                                 ? "this needs a token: send the header Authorization: Bearer TOKEN"
+                                 : "no such token");
         evq_http_reply_header(reply, "WWW-Authenticate", "Bearer");
     } else {
         evq_http_reply_error(reply, 403, "forbidden", "the token '%s' does not allow this",
@@ -160,8 +160,9 @@ const struct evq_route *evq_admission_pass(struct evq_admission *admission,
     const char *client = request->user[0] != '\0' ? request->user : request->peer;
 
     if (!evq_rate_take(admission->rate, client, token_good ? 1 : WRONG_TOKEN_COST, now)) {
-        evq_http_reply_error(reply, 429, "too_many_requests",
-                             "more requests than the gateway takes of one client");
+        evq_http_reply_error(
+            reply, 429, "too_many_requests",
+            "this client sends more requests than the gateway allows: wait a second");
         evq_http_reply_header(reply, "Retry-After", "1");
         return NULL;
     }

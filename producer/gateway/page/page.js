@@ -91,7 +91,7 @@ function showTitle() {
   const run = view.name === "run" ? view.runs[0] : null, entry = run && entryOf(run), box = at("run-actions");
   at("runs-title").textContent = run ? `Run ${run}` : view.name === "compare" ? `Runs: ${view.runs.length} chosen` : "Runs";
   at("run-missing").hidden = !run || Boolean(entry) || document.body.classList.contains("loading");
-  at("run-missing").textContent = `The queue knows no run “${run}”, or it is older than the newest 1,000.`;
+  at("run-missing").textContent = `The queue has no run “${run}”, or it is older than the newest 1,000.`;
   box.replaceChildren();
   if (view.name !== "overview") box.appendChild(make("a", "Newest runs")).href = "#/";
   if (!run) return;
