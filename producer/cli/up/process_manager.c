@@ -92,13 +92,7 @@ enum evq_status evq_process_manager_open(struct evq_process_manager *manager, st
     if (status != EVQ_OK) {
         return status;
     }
-    char url[EVQ_SERVER_PATH_MAX];
-    status = evq_server_path(directory, "url", url, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    (void)unlink(url); // A killed `up` left it behind: nothing answers there.
-    evq_process_manager_withdraw_page(directory);
+    evq_server_unannounce(directory); // A killed `up` may have left addresses behind.
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         (void)sigaddset(&set, signals[i]);
@@ -408,7 +402,6 @@ void evq_process_manager_stop(struct evq_process_manager *manager)
     }
     if (manager->server.directory[0] != '\0') {
         evq_server_withdraw(&manager->server);
-        evq_process_manager_withdraw_page(manager->directory);
     }
     evq_file_close(&manager->lock_fd); // Gives the lock back.
 }

@@ -74,8 +74,6 @@ enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *ma
 /* Waits until the gateway listens, for 30 s at most or until a stop, and writes DIRECTORY/page. */
 enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* Removes DIRECTORY/page. */
-void evq_process_manager_withdraw_page(const char *directory);
 /*
  * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.
  * On EVQ_OK looks at stop_count and command.ended tell what happened. EVQ_E_INVALID, EVQ_E_VERSION,

@@ -139,12 +139,3 @@ enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *ma
     }
     return manager->gateway.argv[0] != NULL ? announce(manager, err) : EVQ_OK;
 }
-
-void evq_process_manager_withdraw_page(const char *directory)
-{
-    char path[EVQ_SERVER_PATH_MAX];
-
-    if (evq_server_path(directory, "page", path, NULL) == EVQ_OK) {
-        (void)unlink(path); // It may not be there.
-    }
-}

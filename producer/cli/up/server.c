@@ -284,12 +284,20 @@ enum evq_status evq_server_announce(const struct evq_server *server, struct evq_
     return status == EVQ_OK ? evq_file_replace(path, line, strlen(line), 0600, err) : status;
 }
 
+void evq_server_unannounce(const char *directory)
+{
+    static const char *const names[] = {"url", "page"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[EVQ_SERVER_PATH_MAX];
+        if (evq_server_path(directory, names[i], path, NULL) == EVQ_OK) {
+            (void)unlink(path); // It may not be there.
+        }
+    }
+}
+
 void evq_server_withdraw(const struct evq_server *server)
 {
-    char path[EVQ_SERVER_PATH_MAX];
-    if (evq_server_path(server->directory, "url", path, NULL) == EVQ_OK) {
-        (void)unlink(path);
-    }
+    evq_server_unannounce(server->directory);
     if (server->socket[0] != '\0') {
         (void)unlink(server->socket);
     }

@@ -38,7 +38,9 @@ enum evq_status evq_server_await(struct evq_server *server, struct evq_conn *con
 /* Writes DIRECTORY/url, for clients to find. */
 enum evq_status evq_server_announce(const struct evq_server *server,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
-/* Removes url, socket and socket directory. */
+/* Removes the addresses that `evalq up` announced: DIRECTORY/url and DIRECTORY/page. */
+void evq_server_unannounce(const char *directory);
+/* The same, and removes socket and socket directory. */
 void evq_server_withdraw(const struct evq_server *server);
 
 /* Writes DIRECTORY/NAME into out, which has EVQ_SERVER_PATH_MAX bytes. */
