@@ -47,6 +47,7 @@ struct evq_suite {
     int64_t every;         // Default 1.
     const struct evq_task_config *tasks;
     size_t task_count;
+    const char *harness;    // "", or on a model server: what runs there, as JSON.
     char digest[33];        // XXH3-128 of the canonical definition (evaluator and all that changes
                             // numbers).
     const char *definition; // The canonical definition as JSON.
@@ -67,6 +68,7 @@ struct evq_evaluator {
     const char *results; // "" : $EVALQ_RESULT as flat JSON; "lm-eval" or "lmms-eval": their results
                          // directory.
     int64_t start_seconds; // persistent: time to say ready; default 300.
+    const char *settings;  // "", or of a model server what changes its numbers, as JSON.
 };
 
 struct evq_sink_config {

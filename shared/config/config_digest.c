@@ -71,9 +71,12 @@ static void put_argv(struct evq_buffer *out, const char *key, const struct evq_e
     evq_buffer_text(out, "]");
 }
 
-static bool put_task(struct evq_buffer *out, const struct evq_task_config *task,
-                     struct evq_arena *arena)
+/* On a model server the options are the harness, which stands there already. */
+static bool put_task(struct evq_buffer *out, const struct evq_suite *suite,
+                     const struct evq_task_config *task, struct evq_arena *arena)
 {
+    const size_t option_count = suite->harness[0] != '\0' ? 0 : task->option_count;
+
     evq_buffer_text(out, "{");
     put_key(out, "name");
     evq_buffer_json_text(out, task->name);
@@ -81,7 +84,7 @@ static bool put_task(struct evq_buffer *out, const struct evq_task_config *task,
     evq_buffer_json_text(out, task->type);
     bool good = put_pairs(out, "model", task->model, task->model_count, arena) &&
                 put_pairs(out, "data", task->data, task->data_count, arena) &&
-                put_pairs(out, "options", task->options, task->option_count, arena);
+                put_pairs(out, "options", task->options, option_count, arena);
     evq_buffer_text(out, "}");
     return good;
 }
@@ -100,6 +103,12 @@ enum evq_status evq_suite_digest(const struct evq_config_reader *reader, struct 
     if (evaluator != NULL) {
         put_argv(&out, "argv", evaluator);
     }
+    if (evaluator != NULL && evaluator->settings[0] != '\0') {
+        put_key(&out, "server"); // JSON by now.
+        evq_buffer_text(&out, evaluator->settings);
+        put_key(&out, "harness");
+        evq_buffer_text(&out, suite->harness);
+    }
     if (prepare != NULL) {
         put_key(&out, "prepare");
         evq_buffer_json_text(&out, prepare->name);
@@ -109,7 +118,7 @@ enum evq_status evq_suite_digest(const struct evq_config_reader *reader, struct 
     evq_buffer_text(&out, "[");
     for (size_t i = 0; i < suite->task_count; i++) {
         evq_buffer_text(&out, i > 0 ? "," : "");
-        good = good && put_task(&out, &suite->tasks[i], reader->arena);
+        good = good && put_task(&out, suite, &suite->tasks[i], reader->arena);
     }
     evq_buffer_text(&out, "]}");
     const char *text = evq_buffer_string(&out);

@@ -18,8 +18,9 @@ static enum evq_status read_kind(const struct evq_config_reader *reader,
         evaluator->kind = EVQ_EVALUATOR_COMMAND;
     } else if (strcmp(node->text, "persistent") == 0) {
         evaluator->kind = EVQ_EVALUATOR_PERSISTENT;
-    } else {
-        return evq_read_fail(reader, node, "%s is \"%.60s\", expected command or persistent", where,
+    } else if (strcmp(node->text, "model_server") != 0) { // Which has keys of its own.
+        return evq_read_fail(reader, node,
+                             "%s is \"%.60s\", expected command, persistent or model_server", where,
                              node->text);
     }
     return EVQ_OK;
@@ -130,6 +131,54 @@ static enum evq_status read_results(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
+/* A persistent evaluator whose program is evalq's own. */
+static enum evq_status read_server(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where,
+                                   struct evq_evaluator *evaluator)
+{
+    struct server {
+        struct evq_evaluator evaluator;
+        const char *server;
+        const char *python;
+        const char *harness_python;
+        int64_t hang_seconds;
+    } base = {.evaluator = *evaluator, .server = "vllm", .harness_python = "python3"};
+    static const struct evq_key keys[] = {
+        {"kind", EVQ_KEY_CALL, 0, 0, 0, read_kind},
+        {"server", EVQ_KEY_TEXT, offsetof(struct server, server), 0, 0, NULL},
+        {"python", EVQ_KEY_TEXT, offsetof(struct server, python), 0, 0, NULL},
+        {"harness_python", EVQ_KEY_TEXT, offsetof(struct server, harness_python), 0, 0, NULL},
+        {"options", EVQ_KEY_ANY, 0, 0, 0, NULL},
+        {"custom", EVQ_KEY_ANY, 0, 0, 0, NULL},
+        {"env", EVQ_KEY_CALL, 0, 0, 0, read_env},
+        {"env_pass", EVQ_KEY_CALL, 0, 0, 0, read_env_pass},
+        {"directory", EVQ_KEY_PATH, offsetof(struct server, evaluator.directory), 0, 0, NULL},
+        {"start_seconds", EVQ_KEY_INT64, offsetof(struct server, evaluator.start_seconds), 1, 86400,
+         NULL},
+        {"hang_seconds", EVQ_KEY_INT64, offsetof(struct server, hang_seconds), 1, 86400, NULL},
+    };
+
+    base.evaluator.kind = EVQ_EVALUATOR_PERSISTENT;
+    enum evq_status status =
+        evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], &base);
+    if (status == EVQ_OK) {
+        status = evq_read_model_server(reader, node, where, &base.evaluator, base.server,
+                                       base.harness_python);
+    }
+    *evaluator = base.evaluator;
+    return status;
+}
+
+static bool is_model_server(const struct evq_node *node)
+{
+    const struct evq_node *entry = node->kind == EVQ_NODE_MAP ? node->first : NULL;
+    while (entry != NULL && strcmp(entry->key, "kind") != 0) {
+        entry = entry->next;
+    }
+    return entry != NULL && entry->kind == EVQ_NODE_SCALAR &&
+           strcmp(entry->text, "model_server") == 0;
+}
+
 static enum evq_status read_evaluator(const struct evq_config_reader *reader,
                                       const struct evq_node *node, struct evq_evaluator *evaluator)
 {
@@ -147,7 +196,10 @@ static enum evq_status read_evaluator(const struct evq_config_reader *reader,
     char where[64];
     (void)snprintf(where, sizeof where, "evaluators.%.40s", node->key);
     *evaluator = (struct evq_evaluator){
-        .name = node->key, .directory = "", .results = "", .start_seconds = 300};
+        .name = node->key, .directory = "", .results = "", .start_seconds = 300, .settings = ""};
+    if (is_model_server(node)) {
+        return read_server(reader, node, where, evaluator);
+    }
     enum evq_status status =
         evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], evaluator);
     if (status == EVQ_OK && evaluator->argc == 0) {

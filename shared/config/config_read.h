@@ -80,6 +80,15 @@ enum evq_status evq_read_suites(const struct evq_config_reader *reader, const st
 enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where,
                                     void *base) EVQ_CHECK_RESULT;
+/* An evaluator of kind model_server whose other keys were read: argv, env and settings. */
+enum evq_status evq_read_model_server(const struct evq_config_reader *reader,
+                                      const struct evq_node *node, const char *where,
+                                      struct evq_evaluator *evaluator, const char *server,
+                                      const char *python) EVQ_CHECK_RESULT;
+/* The map `harness` of a suite, which gives the suite its tasks. */
+enum evq_status evq_read_harness(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where,
+                                 struct evq_suite *suite) EVQ_CHECK_RESULT;
 /* The map `lmms` of the section gateway. */
 enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, void *base) EVQ_CHECK_RESULT;

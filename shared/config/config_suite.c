@@ -268,6 +268,47 @@ static const struct evq_node *entry_of(const struct evq_node *node, const char *
     return NULL;
 }
 
+/* Tasks of the suite, or the harness that brings them. */
+static enum evq_status read_content(const struct evq_config_reader *reader,
+                                    const struct evq_node *node, const char *where,
+                                    struct evq_suite *suite)
+{
+    const struct evq_node *tasks = entry_of(node, "tasks");
+    const struct evq_node *harness = entry_of(node, "harness");
+    const struct evq_evaluator *evaluator = evq_config_evaluator(reader->config, suite->evaluator);
+    const bool on_server = evaluator != NULL && evaluator->settings[0] != '\0';
+    char inner[80];
+
+    if (on_server != (harness != NULL)) {
+        return evq_read_fail_key(reader, harness != NULL ? harness : node,
+                                 on_server ? "%s has no \"harness\", which a model server runs"
+                                           : "%s.harness needs an evaluator of kind model_server",
+                                 where);
+    }
+    if (on_server && tasks != NULL) {
+        return evq_read_fail_key(reader, tasks, "%s.tasks belong into %s.harness", where, where);
+    }
+    if (on_server) {
+        (void)snprintf(inner, sizeof inner, "%s.harness", where);
+        return evq_read_harness(reader, harness, inner, suite);
+    }
+    if (tasks != NULL && tasks->kind != EVQ_NODE_NULL) {
+        (void)snprintf(inner, sizeof inner, "%s.tasks", where);
+        const enum evq_status status = read_tasks(reader, tasks, inner, suite);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    if (suite->task_count > 0) {
+        return EVQ_OK;
+    }
+    return suite_is_native(suite)
+               ? evq_read_fail_key(reader, node,
+                                   "%s has no tasks, and the native evaluator needs at least one",
+                                   where)
+               : add_only_task(reader, suite);
+}
+
 static enum evq_status read_suite(const struct evq_config_reader *reader,
                                   const struct evq_node *node, struct evq_suite *suite)
 {
@@ -280,6 +321,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
         {"shards", EVQ_KEY_INT32, offsetof(struct evq_suite, shards), 1, 1024, NULL},
         {"every", EVQ_KEY_INT64, offsetof(struct evq_suite, every), 1, EVQ_JOB_STEP_MAX, NULL},
         {"tasks", EVQ_KEY_ANY, 0, 0, 0, NULL}, // Read after the evaluator is known.
+        {"harness", EVQ_KEY_ANY, 0, 0, 0, NULL},
     };
     char where[64];
     char inner[80];
@@ -288,6 +330,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
                                 .evaluator = "native",
                                 .prepare = "",
                                 .ready = "",
+                                .harness = "",
                                 .limit_seconds = 3600,
                                 .shards = 1,
                                 .every = 1};
@@ -309,17 +352,8 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
                                "checkpoint's directory",
                                where, suite->ready);
     }
-    const struct evq_node *tasks = status == EVQ_OK ? entry_of(node, "tasks") : NULL;
-    if (tasks != NULL && tasks->kind != EVQ_NODE_NULL) {
-        (void)snprintf(inner, sizeof inner, "%s.tasks", where);
-        status = read_tasks(reader, tasks, inner, suite);
-    }
-    if (status == EVQ_OK && suite->task_count == 0) {
-        status = suite_is_native(suite)
-                     ? evq_read_fail_key(
-                           reader, node,
-                           "%s has no tasks, and the native evaluator needs at least one", where)
-                     : add_only_task(reader, suite);
+    if (status == EVQ_OK) {
+        status = read_content(reader, node, where, suite);
     }
     return status == EVQ_OK ? evq_suite_digest(reader, suite) : status;
 }

@@ -11,9 +11,11 @@
 #include "shared/config/config.h"
 #include "tests/fixture/check.h"
 
-#define S "suites: {s: {tasks: [{name: t, type: x}]"
-#define T "suites: {s: {tasks: ["
-#define E "evaluators: {e: {argv: [x]"
+#define S  "suites: {s: {tasks: [{name: t, type: x}]"
+#define T  "suites: {s: {tasks: ["
+#define E  "evaluators: {e: {argv: [x]"
+#define M  "evaluators: {m: {kind: model_server, "
+#define MS M "server: vllm}}\nsuites: {s: {evaluator: m"
 
 /* Each file is refused, with its place and what is wrong with it. */
 static const struct {
@@ -118,7 +120,28 @@ static const struct {
     {"evaluators: {e: {argv: []}}", "evaluators.e.argv is empty"},
     {"evaluators: {e: {argv: ['']}}", "evaluators.e.argv is empty"},
     {"evaluators: {e: {argv: [a], command: [b]}}", "argv and command are the same"},
-    {E ", kind: shell}}", "evaluators.e.kind is \"shell\", expected command or persistent"},
+    {E ", kind: shell}}", "expected command, persistent or model_server"},
+    {M "sever: vllm}}",
+     "f.yaml:1:38: unknown key \"sever\" in evaluators.m, did you mean \"server\"?"},
+    {M "server: vlm}}", "f.yaml:1:46: evaluators.m.server is \"vlm\": did you mean 'vllm'?"},
+    {M "argv: [x]}}", "unknown key \"argv\" in evaluators.m"},
+    {M "server: custom}}", "and server is custom, but it is not given"},
+    {M "custom: {start: [x]}}}", "f.yaml:1:38: evaluators.m: \"custom\" says how to start"},
+    {M "start_seconds: 0}}", "evaluators.m.start_seconds is \"0\""},
+    {MS "}}", "f.yaml:2:10: suites.s has no \"harness\", which a model server runs"},
+    {MS ", harness: {}, tasks: [{name: a}]}}", "suites.s.tasks belong into suites.s.harness"},
+    {MS ", harness: {tasks: [a]}}}", "suites.s.harness has no \"kind\""},
+    {MS ", harness: {kind: lmeval}}}",
+     "suites.s.harness.kind is \"lmeval\": did you mean 'lm-eval'?"},
+    {MS ", harness: {kind: lm-eval}}}", "suites.s.harness has no \"tasks\""},
+    {MS ", harness: {kind: lm-eval, task: [a]}}}", "did you mean \"tasks\"?"},
+    {MS ", harness: {kind: lm-eval, tasks: [a, a]}}}", "suites.s.harness.tasks names \"a\" twice"},
+    {MS ", harness: {kind: lm-eval, tasks: [a], limit: 0}}}", "suites.s.harness.limit is \"0\""},
+    {MS ", harness: {kind: lm-eval, tasks: [a], chat: yes}}}", "expected true or false"},
+    {MS ", harness: {kind: python, function: f}}}", "no \"function\" as \"module:function\""},
+    {MS ", harness: {kind: command, argv: x}}}", "suites.s.harness has no \"argv\""},
+    {E "}}\nsuites: {s: {evaluator: e, harness: {kind: python}}}",
+     "suites.s.harness needs an evaluator of kind model_server"},
     {E ", env: [a]}}", "evaluators.e.env is a list, expected a map"},
     {E ", env: {\"A B\": 1}}}", "\"A B\" is no name of an environment variable"},
     {E ", env_pass: [\"A=B\"]}}", "\"A=B\" is no name of an environment variable"},

@@ -247,6 +247,8 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     persistent->began_us = now_us;
     result->backend = "persistent";
     result->device = persistent->devices[0] != '\0' ? persistent->devices : "cpu";
+    const char *note = json_string_value(json_object_get(line, "note"));
+    result->note = note != NULL ? note : "";
     persistent->tasks_given[number] = true;
     status = report->task(report->context, result, &persistent->refusal);
     if (status != EVQ_OK) {

@@ -122,6 +122,7 @@ class Report:
         self._send = send
         self._cancelled = cancelled
         self._told = 0.0
+        self.note = ""  #: A sentence on how the metrics came about, which is kept with the result.
 
     def __call__(self, done: int = -1, total: int = -1, status: str = "") -> None:
         if self._cancelled():
@@ -196,7 +197,10 @@ def _sick(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """The exception's type and whole message in one line, and where in the user's code it was raised."""
+    """The exception's type and whole message in one line, and where in the user's code it was raised. One of our own is
+    `evalq_plain`: its text says all."""
+    if getattr(error, "evalq_plain", False):
+        return " ".join(str(error).split())[:_MESSAGE_BYTES]
     lines = traceback.format_exception_only(type(error), error)
     # A message may have lines of its own, the first of which says what it is about; before a SyntaxError's stand others.
     text = " ".join((lines[-1] if isinstance(error, SyntaxError) else "".join(lines)).split())
@@ -304,7 +308,10 @@ class Server:
             raise ValueError(f"task '{task}' returned no metric")
         numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}
         _check_names(str(task), numbers)
-        self._send_of(job, {"type": "task", "task": str(task), "metrics": numbers})
+        line: Dict[str, Any] = {"type": "task", "task": str(task), "metrics": numbers}
+        if report.note:
+            line["note"] = report.note
+        self._send_of(job, line)
 
     def _send_of(self, job: _Job, line: Mapping[str, Any]) -> None:
         """A line that says of which job it is: a thread of the function's may speak when the next one has begun."""

@@ -1,0 +1,203 @@
+"""From a checkpoint to metrics: reload or start, prove, evaluate; and again with a new server if the server fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from .._serving import Checkpoint, EvalRetry, Report, Task
+from .config import Harness, Settings
+from .contents import Contents, signature
+from .harnesses import Metrics, Runner, Target
+from .harnesses import make as make_runner
+from .http import ServerError
+from .proof import Known, Proof, ProofFailed, canary, measure, native_in_background
+from .servers import MODEL, Server, StartFailed, log
+from .servers import make as make_server
+from .watch import Progress, ServerLost, Watch
+
+RELOAD_SECONDS = 600.0
+
+
+class Retry(EvalRetry):
+    evalq_plain = True  # Its text is the whole message.
+
+
+class Phases:
+    """How long each phase of the job took, in the order they came."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.seconds: Dict[str, float] = {}
+        self._name = ""
+        self._began = time.monotonic()
+
+    def begin(self, name: str) -> None:
+        self.end()
+        self._name = name
+        self._report(-1, -1, name)
+
+    def tick(self) -> None:
+        self._report(-1, -1, self._name)
+
+    def end(self) -> None:
+        now = time.monotonic()
+        if self._name:
+            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._began
+        self._began, self._name = now, ""
+
+    def words(self) -> str:
+        return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
+
+
+class Evaluator:
+    """The function that evalq.serve calls for each task of each checkpoint."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._server: Server = make_server(settings)
+        self._runners: Dict[str, Runner] = {}
+        self._known = Known()
+        self._loaded: Optional[Contents] = None
+        self._files: List[Tuple[str, int, int, int]] = []  # Of the loaded checkpoint, as they were then.
+        self._proof: Optional[Proof] = None
+        self._length_max = 0
+
+    def close(self) -> None:
+        self._server.stop()
+
+    def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
+        runner = self._runner(Harness.parse(task.options["harness"]))
+        phases = Phases(report)
+        for attempt in (1, 2):
+            try:
+                self._load(checkpoint.path, runner, phases)
+                metrics = self._evaluate(runner, checkpoint, task, report, phases)
+                assert self._proof is not None
+                phases.begin("proving")
+                report.note = self._note(self._proof.finish(), phases)
+                return metrics
+            except (ServerError, ProofFailed, ServerLost) as error:
+                log(f"{error}: the server is started again")
+                self._drop()
+                if attempt == 2:
+                    raise Retry(str(error)) from None
+            except StartFailed as error:
+                self._drop()
+                raise Retry(str(error)) from None
+        raise AssertionError("not reached")
+
+    def _note(self, proof: str, phases: Phases) -> str:
+        phases.end()
+        return f"{self._server.name} {self._server.version}; weights proven: {proof}; {phases.words()}"
+
+    def _runner(self, harness: Harness) -> Runner:
+        if harness.text not in self._runners:
+            self._runners[harness.text] = make_runner(harness)
+        return self._runners[harness.text]
+
+    def _drop(self) -> None:
+        self._server.stop()
+        self._loaded = self._proof = None
+
+    # The weights.
+
+    def _load(self, path: str, runner: Runner, phases: Phases) -> None:
+        files = signature(path)
+        if self._loaded is not None and self._server.lives() and files == self._files:
+            return  # Another task or suite of this checkpoint.
+        contents = Contents.look(path)
+        why = self._reason_to_start(contents)
+        self._proof = None
+        if why:
+            log(f"{why}: the server is started with '{path}'")
+            phases.begin("starting")
+            self._loaded = None
+            self._start(path, runner, phases)
+        else:
+            phases.begin("reloading")
+            try:
+                self._server.reload(path, RELOAD_SECONDS)
+                self._server.reset_caches()
+            except ServerError as error:
+                raise ServerError(f"{self._server.name} did not reload '{path}': {error}", error.status) from None
+        phases.begin("proving")
+        self._loaded, self._files = contents, files
+        self._length_max = self._longest(contents)
+        ids = canary(contents, self._length_max)
+        native = native_in_background(contents, ids, self._settings.options)
+        exact = str(self._settings.options.get("dtype", "")) in ("float32", "float")
+        self._proof = Proof(contents, measure(self._server, ids), native, self._known, exact, bool(why))
+        self._proof.check_cache()
+        phases.end()
+
+    def _reason_to_start(self, contents: Contents) -> str:
+        if self._loaded is None:
+            return "no server runs"
+        if not self._server.lives():
+            return "the server has ended"
+        return contents.differs_from(self._loaded)
+
+    def _start(self, path: str, runner: Runner, phases: Phases) -> None:
+        failures: List[BaseException] = []
+
+        def prepare() -> None:
+            try:
+                runner.prepare()
+            except BaseException as error:  # Raised where the harness runs.
+                failures.append(error)
+
+        thread = threading.Thread(target=prepare, name="evalq-harness", daemon=True)
+        thread.start()
+        self._server.start(os.path.abspath(path), phases.tick)
+        while thread.is_alive():
+            phases.tick()
+            thread.join(0.1)
+        if failures:
+            raise failures[0]
+
+    def _longest(self, contents: Contents) -> int:
+        """Tokens of prompt and answer that the server takes."""
+        told = self._server.http.ask("GET", "/v1/models")["data"][0].get("max_model_len")
+        config: Dict[str, Any] = contents.config
+        return int(told or config.get("max_position_embeddings") or config.get("n_positions") or 2048)
+
+    # The harness.
+
+    def _evaluate(self, runner: Runner, checkpoint: Checkpoint, task: Task, report: Report, phases: Phases) -> Metrics:
+        phases.begin("evaluating")
+        progress = Progress()
+        target = Target(
+            url=self._server.http.base + "/v1",
+            key=self._server.key,
+            model=MODEL,
+            tokenizer=checkpoint.path,
+            length_max=self._length_max,
+            progress=progress,
+            samples=_samples(runner.harness, checkpoint, task),
+        )
+        watch = Watch(self._server, progress, report, float(self._settings.hang_seconds))
+        try:
+            with watch:
+                return runner.run(target, task.options.get("source", str(task)))
+        except ServerLost:
+            raise ServerLost(watch.reason) from None
+        except Exception:
+            if watch.reason or not self._server.lives():
+                raise ServerLost(watch.reason or "the server ended") from None
+            raise
+        finally:
+            phases.end()
+
+
+def _samples(harness: Harness, checkpoint: Checkpoint, task: Task) -> Optional[str]:
+    """SAMPLES/RUN/STEP/VARIANT/SUITE/TASK"""
+    top = harness.path("samples")
+    if top is None:
+        return None
+    folder = os.path.join(top, checkpoint.run or "-", str(checkpoint.step), checkpoint.variant, checkpoint.suite, str(task))
+    os.makedirs(folder, exist_ok=True)
+    return folder
+

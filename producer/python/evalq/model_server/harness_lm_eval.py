@@ -1,0 +1,159 @@
+"""lm-evaluation-harness inside this process: its imports, tasks and requests stay from checkpoint to checkpoint."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import sys
+from importlib import import_module
+from typing import Any, Dict, List, Optional
+
+from ..lm_eval import _Tasks, metrics_of
+from .config import Harness, Refused
+from .contents import _made_of
+from .harnesses import Metrics, Target
+from .harnesses import Runner as Base
+
+CONCURRENCY = 32
+_OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "random_seed", "numpy_random_seed", "torch_random_seed",
+        "fewshot_random_seed", "confirm_run_unsafe_code"}  # fmt: skip
+
+
+class Runner(Base):
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness)
+        self._lm_eval: Any = None
+        self._tasks: Any = None
+        self._lm: Any = None
+        self._tokenizer = ""  # Digest of the tokenizer's files that _lm has.
+
+    def prepare(self) -> None:
+        if self._tasks is not None:
+            return
+        try:
+            import lm_eval
+            from lm_eval.tasks import TaskManager
+
+            for name in ("aiohttp", "requests", "tenacity"):
+                import_module(name)  # Of lm-eval[api]: the harness asks for them when it is too late to say so well.
+        except ImportError as error:
+            raise Refused(f"lm-evaluation-harness cannot be used ({error}): pip install 'lm-eval[api]' for {sys.executable}") from error
+        unknown = sorted(set(self.harness.own) - _OWN)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], _OWN, 1)
+            hint = f", did you mean '{near[0]}'?" if near else f", expected one of: {', '.join(sorted(_OWN))}"
+            raise Refused(f"harness.options has '{unknown[0]}'{hint}")
+        manager = TaskManager(include_path=self.harness.path("include_path"))
+        for name in self.harness.get("tasks", []):
+            check_task(str(name), list(manager.all_tasks))
+        _keep_requests()
+        tasks = _Tasks(manager)
+        for name in self.harness.get("tasks", []):
+            tasks.load([str(name)])
+        self._lm_eval, self._tasks = lm_eval, tasks
+
+    def run(self, target: Target, task: str) -> Metrics:
+        self.prepare()
+        self._aim(target)
+        results = self._lm_eval.simple_evaluate(
+            model=self._lm,
+            tasks=[task],
+            task_manager=self._tasks,
+            num_fewshot=self.harness.get("num_fewshot"),
+            limit=self.harness.get("limit"),
+            log_samples=target.samples is not None,
+            apply_chat_template=bool(self.harness.get("chat", False)),
+            gen_kwargs=self.harness.get("gen_kwargs"),
+            **self.harness.own,
+        )
+        if target.samples is not None:
+            write_samples(results.get("samples") or {}, target.samples)
+        return metrics_of(results, task)
+
+    def _aim(self, target: Target) -> None:
+        """The model object for the address; it and its tokenizer stay while the tokenizer's files do."""
+        files = _made_of(target.tokenizer)
+        files.pop("config.json", None)
+        digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+        if self._lm is None or digest != self._tokenizer:
+            self._lm = _model(target, bool(self.harness.get("chat", False)), int(self.harness.get("concurrency", CONCURRENCY)))
+            self._tokenizer = digest
+        self._lm.aim(target, digest)
+
+
+def check_task(name: str, known: List[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f", did you mean '{near[0]}'?" if near else ""
+        raise Refused(f"lm-evaluation-harness has no task '{name}'{hint}")
+
+
+def write_samples(samples: Dict[str, Any], folder: str) -> None:
+    for name, items in samples.items():
+        with open(os.path.join(folder, f"samples_{name}.jsonl"), "w", encoding="utf-8") as file:
+            for item in items:
+                file.write(json.dumps(item, default=str, ensure_ascii=False) + "\n")
+
+
+def _model(target: Target, chat: bool, concurrency: int) -> Any:
+    from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+
+    base: Any = LocalChatCompletion if chat else LocalCompletionsAPI
+
+    class Model(base):  # type: ignore[misc]
+        """The harness's own model for an address, which moves with the server and counts what was answered."""
+
+        def aim(self, to: Target, digest: str) -> None:
+            self._target, self._digest = to, digest
+            self.base_url = to.url + ("/chat/completions" if chat else "/completions")
+            self.__dict__.pop("header", None)
+            self._done = self._total = 0
+
+        @property
+        def api_key(self) -> str:
+            return self._target.key
+
+        @property
+        def tokenizer_name(self) -> str:
+            return self._digest
+
+        async def amodel_call(self, *words: Any, **named: Any) -> Any:
+            answer = await super().amodel_call(*words, **named)
+            self._done += 1
+            self._target.progress(self._done, self._total)
+            return answer
+
+        def generate_until(self, requests: List[Any], *words: Any, **named: Any) -> Any:
+            self._total += len(requests)
+            return super().generate_until(requests, *words, **named)
+
+        def loglikelihood(self, requests: List[Any], *words: Any, **named: Any) -> Any:
+            self._total += len(requests)
+            return super().loglikelihood(requests, *words, **named)
+
+    more = {} if chat else {"tokenizer": target.tokenizer, "tokenizer_backend": "huggingface"}
+    return Model(base_url=target.url, model=target.model, num_concurrent=concurrency, max_length=target.length_max, **more)
+
+
+def _keep_requests() -> None:
+    """A task object, which is kept, builds its requests once for the same settings; answers of the time before are removed."""
+    from lm_eval.api.task import Task
+
+    build = Task.build_all_requests
+    if hasattr(build, "evalq_kept"):
+        return
+
+    def build_once(self: Any, **settings: Any) -> None:
+        key = repr(sorted((name, value) for name, value in settings.items() if name != "chat_template"))
+        key += repr(self.config.num_fewshot) + repr(self.config.generation_kwargs)
+        if getattr(self, "evalq_built", None) != key or not self._instances:
+            build(self, **settings)
+            self.evalq_built: Optional[str] = key
+        for instance in self._instances:
+            instance.resps = []
+            instance.filtered_resps = {}
+
+    build_once.evalq_kept = True  # type: ignore[attr-defined]
+    Task.build_all_requests = build_once

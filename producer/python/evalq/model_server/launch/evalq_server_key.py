@@ -1,0 +1,32 @@
+"""An ASGI middleware: every path but /health needs the key of $EVALQ_SERVER_KEY.
+
+It is loaded by the server's interpreter, which need not have evalq; so it imports nothing of evalq.
+"""
+
+import hmac
+import os
+
+
+class Guard:
+    def __init__(self, app):
+        key = os.environ.get("EVALQ_SERVER_KEY", "")
+        if not key:
+            raise RuntimeError("EVALQ_SERVER_KEY is not set")
+        self._app = app
+        self._expected = b"Bearer " + key.encode()
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http" and scope["path"] != "/health" and not self._has_key(scope):
+            body = b'{"error": "the key is missing or wrong"}'
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        elif scope["type"] == "websocket" and not self._has_key(scope):
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._app(scope, receive, send)
+
+    def _has_key(self, scope):
+        return any(
+            name.lower() == b"authorization" and hmac.compare_digest(value, self._expected) for name, value in scope["headers"]
+        )

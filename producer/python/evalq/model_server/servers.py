@@ -1,0 +1,306 @@
+"""Model servers: how each kind is started, is given other weights, and is asked for log-probabilities."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .config import Refused, Settings, server_words
+from .http import Http, ServerError
+from .process import Process
+
+MODEL = "model"  # Under this name every checkpoint is served.
+_LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch")
+_PORT_TRIES = 3
+
+
+class StartFailed(Exception):
+    """The server did not come up with this checkpoint."""
+
+
+class Server:
+    """A server that speaks OpenAI's API. One process at a time; start() and stop() belong to one thread."""
+
+    name = ""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.key = secrets.token_urlsafe(32)
+        self.http = Http(0, self.key)
+        self.process: Optional[Process] = None
+        self.version = ""
+
+    # What the kinds differ in.
+
+    def command(self, path: str, port: int) -> List[str]:
+        raise NotImplementedError
+
+    def reload(self, path: str, seconds: float) -> None:
+        """Other weights into the running server. Raises ServerError; the server then must be started again."""
+        raise NotImplementedError
+
+    def reset_caches(self) -> None:
+        """Forgets everything that was computed with the weights before."""
+        raise NotImplementedError
+
+    def read_version(self) -> str:
+        return ""
+
+    def counters(self) -> Tuple[float, float, float]:
+        """(requests answered, tokens generated, requests running); -1 each if the server does not say."""
+        return -1.0, -1.0, -1.0
+
+    def score(self, ids: List[int]) -> "Tuple[List[float], float]":
+        """The log-probabilities of all tokens but the first, and that of the likeliest next one."""
+        body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+        values = self.http.ask("POST", "/v1/completions", body)["choices"][0]["logprobs"]["token_logprobs"]
+        if len(values) != len(ids) + 1 or any(value is None for value in values[1:]):
+            raise ServerError(f"the server gave {len(values)} log-probabilities for a prompt of {len(ids)} tokens")
+        return [float(value) for value in values[1:-1]], float(values[-1])
+
+    def next_token(self, ids: List[int]) -> float:
+        """The log-probability of the likeliest next token, by the way that generations take: through the caches."""
+        body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
+        return float(self.http.ask("POST", "/v1/completions", body)["choices"][0]["logprobs"]["token_logprobs"][0])
+
+    # What they have in common.
+
+    def environment(self) -> Dict[str, str]:
+        environment = dict(os.environ, EVALQ_SERVER_KEY=self.key)
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in (_LAUNCH, environment.get("PYTHONPATH")) if part)
+        environment.pop("EVALQ_MODEL_SERVER", None)
+        return environment
+
+    def lives(self) -> bool:
+        return self.process is not None and self.process.ended() is None
+
+    def healthy(self, seconds: float = 10.0) -> bool:
+        try:
+            self.http.ask("GET", "/health", seconds=seconds)
+            return True
+        except ServerError:
+            return False
+
+    def start(self, path: str, tick: Callable[[], None]) -> None:
+        """With the checkpoint at path; tick() is called all the while and may raise."""
+        self.stop()
+        for attempt in range(_PORT_TRIES):
+            port = _free_port()
+            self.http = Http(port, self.key)
+            self.process = Process(self.command(path, port), self.environment(), self.key)
+            try:
+                self._wait(tick)
+                self.version = self.read_version()
+                return
+            except StartFailed:
+                taken = any("ddress already in use" in line for line in self.process.tail)
+                self.stop()
+                if not taken or attempt == _PORT_TRIES - 1:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def _wait(self, tick: Callable[[], None]) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + self.settings.start_seconds
+        pause = 0.02
+        while not (self.lives() and self.healthy(2.0)):
+            tick()
+            ended = self.process.ended()
+            if ended is not None:
+                self._explain()
+                raise StartFailed(f"{self.name} {ended} while it started: {self.process.last_lines()}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"{self.name} was not ready within start_seconds ({self.settings.start_seconds:g} s)")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.2)
+
+    def _explain(self) -> None:
+        """An option that the server does not know is the configuration's fault: it is named, with the nearest one."""
+        assert self.process is not None
+        self.process.last_lines()
+        text = "\n".join(self.process.tail)
+        found = re.search(r"unrecognized arguments: --(\S+)", text)
+        if found is None:
+            wrong = re.search(r"error: (argument --.*)", text)
+            if wrong is not None:
+                raise Refused(f"evaluators.{self.settings.name}.options: {self.name} says: {wrong[1]}")
+            return
+        given = found[1].replace("-", "_")
+        near = difflib.get_close_matches(given, self._known_options(), 1)
+        hint = f", did you mean '{near[0]}'?" if near else ""
+        raise Refused(f"evaluators.{self.settings.name}.options: {self.name} has no option '{given}'{hint}")
+
+    def help_command(self) -> List[str]:
+        return []
+
+    def _known_options(self) -> List[str]:
+        command = self.help_command()
+        if not command:
+            return []
+        try:
+            text = subprocess.run(
+                command, env=self.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False, text=True
+            ).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return []
+        return sorted({word.replace("-", "_") for word in re.findall(r"--([a-z][a-z0-9-]*)", text)})
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+            self.process = None
+
+
+class Vllm(Server):
+    name = "vLLM"
+    _module = "vllm.entrypoints.openai.api_server"
+
+    def command(self, path: str, port: int) -> List[str]:
+        words = [self.settings.python, "-m", self._module, "--model", path, "--served-model-name", MODEL]
+        words += ["--host", "127.0.0.1", "--port", str(port), "--middleware", "evalq_server_key.Guard"]
+        return words + server_words(self.settings.options)
+
+    def help_command(self) -> List[str]:
+        return [self.settings.python, "-m", self._module, "--help=all"]
+
+    def environment(self) -> Dict[str, str]:
+        return {**super().environment(), "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+
+    def reload(self, path: str, seconds: float) -> None:
+        body = {"method": "reload_weights", "kwargs": {"weights_path": os.path.abspath(path)}}
+        self.http.ask("POST", "/collective_rpc", body, seconds)
+
+    def reset_caches(self) -> None:
+        self.http.ask("POST", "/reset_prefix_cache")
+        for path in ("/reset_mm_cache", "/reset_encoder_cache"):
+            try:
+                self.http.ask("POST", path)
+            except ServerError as error:
+                if error.status != 404:  # Older versions have no such cache.
+                    raise
+
+    def read_version(self) -> str:
+        return str(self.http.ask("GET", "/version").get("version", ""))
+
+    def counters(self) -> Tuple[float, float, float]:
+        return _counters(self.http, "vllm:request_success_total", "vllm:generation_tokens_total", "vllm:num_requests_running")
+
+
+class Sglang(Server):
+    """As its documentation says; docs/generation.md says what was tried."""
+
+    name = "SGLang"
+
+    def command(self, path: str, port: int) -> List[str]:
+        words = [self.settings.python, os.path.join(_LAUNCH, "evalq_sglang.py"), "--model-path", path, "--served-model-name", MODEL]
+        words += ["--host", "127.0.0.1", "--port", str(port), "--enable-metrics"]
+        return words + server_words(self.settings.options)
+
+    def help_command(self) -> List[str]:
+        return [self.settings.python, "-m", "sglang.launch_server", "--help"]
+
+    def reload(self, path: str, seconds: float) -> None:
+        answer = self.http.ask("POST", "/update_weights_from_disk", {"model_path": path, "flush_cache": True}, seconds)
+        if answer.get("success") is not True:
+            raise ServerError(f"SGLang did not take the weights: {answer.get('message', '')}")
+
+    def reset_caches(self) -> None:
+        self.http.ask("POST", "/flush_cache")
+
+    def read_version(self) -> str:
+        return str(self.http.ask("GET", "/get_server_info").get("version", ""))
+
+    def counters(self) -> Tuple[float, float, float]:
+        return _counters(self.http, "sglang:num_requests_total", "sglang:generation_tokens_total", "sglang:num_running_reqs")
+
+    def _generate(self, ids: List[int], begin: int) -> Any:
+        body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_logprob": True}
+        return self.http.ask("POST", "/generate", {**body, "logprob_start_len": begin})["meta_info"]
+
+    def score(self, ids: List[int]) -> "Tuple[List[float], float]":
+        told = self._generate(ids, 0)
+        values = [item[0] for item in told["input_token_logprobs"]]
+        if len(values) != len(ids) or any(value is None for value in values[1:]):
+            raise ServerError(f"the server gave {len(values)} log-probabilities for a prompt of {len(ids)} tokens")
+        return [float(value) for value in values[1:]], float(told["output_token_logprobs"][0][0])
+
+    def next_token(self, ids: List[int]) -> float:
+        return float(self._generate(ids, len(ids))["output_token_logprobs"][0][0])
+
+
+class Custom(Server):
+    """Any other server: custom: {start: [argv], reload: {path, body}, reset: [paths], version: text}. In texts {model} is the
+    checkpoint's path and {port} the port; the key is in $EVALQ_SERVER_KEY."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        custom = settings.custom
+        known = {"start", "reload", "reset", "version"}
+        for key in custom:
+            if key not in known:
+                raise Refused(f"evaluators.{settings.name}.custom has no key '{key}', expected one of: {', '.join(sorted(known))}")
+        if not isinstance(custom.get("start"), list) or not isinstance(custom.get("reload"), dict) or "path" not in custom["reload"]:
+            raise Refused(f"evaluators.{settings.name}.custom needs start (a list of words) and reload (a map with a path)")
+        self.name = os.path.basename(str(custom["start"][0]))
+
+    def _fill(self, value: Any, path: str) -> Any:
+        if isinstance(value, str):
+            return value.replace("{model}", path).replace("{port}", str(self.http.port)).replace("{python}", self.settings.python)
+        if isinstance(value, list):
+            return [self._fill(item, path) for item in value]
+        if isinstance(value, dict):
+            return {key: self._fill(item, path) for key, item in value.items()}
+        return value
+
+    def command(self, path: str, port: int) -> List[str]:
+        words = [str(word) for word in self._fill(self.settings.custom["start"], path)]
+        if "/" in words[0]:
+            words[0] = self.settings.path(words[0])
+        return words + server_words(self.settings.options)
+
+    def reload(self, path: str, seconds: float) -> None:
+        reload = self.settings.custom["reload"]
+        self.http.ask("POST", reload["path"], self._fill(reload.get("body") or {"model": "{model}"}, path), seconds)
+
+    def reset_caches(self) -> None:
+        for path in self.settings.custom.get("reset") or []:
+            self.http.ask("POST", path)
+
+    def read_version(self) -> str:
+        return str(self.settings.custom.get("version") or "")
+
+
+def make(settings: Settings) -> Server:
+    return {"vllm": Vllm, "sglang": Sglang, "custom": Custom}[settings.kind](settings)
+
+
+def _free_port() -> int:
+    """Another program may take it before the server does; the server then says so, and is started with another one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _counters(http: Http, *names: str) -> Tuple[float, float, float]:
+    """Sums of three metrics in Prometheus' text format."""
+    text = http.ask("GET", "/metrics", seconds=5.0)
+    found = dict.fromkeys(names, 0.0)
+    for line in str(text).splitlines():
+        name = line.split("{")[0].split(" ")[0]
+        if name in found:
+            found[name] += float(line.rsplit(" ", 1)[1])
+    return found[names[0]], found[names[1]], found[names[2]]
+
+
+def log(message: str) -> None:
+    sys.stderr.write(f"evalq: {message}\n")
+    sys.stderr.flush()

@@ -1,0 +1,110 @@
+"""Watches the server while a harness runs on the main thread: tells how far it is, and ends it if the server fails."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from typing import Any, Callable, Optional, Tuple, Type
+
+from .http import ServerError
+from .servers import Server, log
+
+TICK_SECONDS = 0.5
+_HEALTH_TRIES = 3
+
+
+class ServerLost(BaseException):
+    """Raised on the main thread in the middle of a harness. No Exception, so that `except Exception` lets it through."""
+
+
+class Progress:
+    """How far the harness is; it sets done and total from any thread."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+
+class Watch:
+    """with Watch(...): run the harness. report(done, total, words) may raise: that cancels."""
+
+    def __init__(self, server: Server, progress: Progress, report: Callable[[int, int, str], None], hang_seconds: float) -> None:
+        self._server = server
+        self._progress = progress
+        self._report = report
+        self._hang_seconds = hang_seconds
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._inside = False
+        self._main = threading.get_ident()
+        self.reason = ""  #: Why the server is lost.
+        self._counters: Optional[Tuple[float, float]] = None
+        self._moved_at = self._asked_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="evalq-watch", daemon=True)
+
+    def __enter__(self) -> "Watch":
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)  # Wakes the main thread out of a system call.
+        self._inside = True
+        self._moved_at = self._asked_at = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stop.set()  # First: what is raised here from now on leaves no thread behind.
+        with self._lock:
+            self._inside = False
+        self._thread.join()
+
+    def _run(self) -> None:
+        sick = 0
+        while not self._stop.wait(TICK_SECONDS):
+            try:
+                self._report(self._progress.done, self._progress.total, self._words())
+            except BaseException as error:  # Cancelled: again and again, because a callback of asyncio may swallow it.
+                self._raise(type(error))
+                continue
+            ended = self._server.process.ended() if self._server.process else "is gone"
+            if ended:
+                self._lose(f"{self._server.name} {ended}: {self._server.process.last_lines() if self._server.process else ''}")
+                continue
+            sick = 0 if self._server.healthy() else sick + 1
+            stuck = time.monotonic() - self._moved_at > self._hang_seconds
+            if sick >= _HEALTH_TRIES or stuck:
+                self._lose(f"{self._server.name} " + (f"made no token within {self._hang_seconds:g} s" if stuck else "does not answer /health"))
+
+    def _words(self) -> str:
+        try:
+            requests, tokens, running = self._server.counters()
+        except ServerError:
+            return "evaluating"
+        now, before = time.monotonic(), self._counters
+        if requests < 0:  # This kind of server does not say; the time limit of the suite is what ends a hang.
+            self._moved_at = now
+            return "evaluating"
+        rate = (tokens - before[1] if before else 0.0) / max(now - self._asked_at, 1e-3)
+        if (requests, tokens) != before or running <= 0:
+            self._moved_at = now
+        self._counters, self._asked_at = (requests, tokens), now
+        return f"evaluating, {rate:.0f} tokens/s"
+
+    def _lose(self, reason: str) -> None:
+        if not self.reason:
+            self.reason = reason
+            log(reason)
+            process = self._server.process
+            if process is not None:
+                process.kill_now()  # What the harness waits for then fails.
+        self._raise(ServerLost)
+
+    def _raise(self, kind: Type[BaseException]) -> None:
+        with self._lock:
+            if not self._inside or self._stop.is_set():
+                return
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._main), ctypes.py_object(kind))
+            signal.pthread_kill(self._main, signal.SIGUSR1)
+
