@@ -203,13 +203,7 @@ def _run_native(argv: List[str], folder: str, seconds: float) -> Union[float, st
     if process.returncode != 0:
         lines = errors.decode(errors="replace").strip().splitlines()
         return lines[-1][-200:] if lines else f"evalq-worker eval ended with {process.returncode}"
-    return -_loss(json.loads(out))
-
-
-def _loss(told: Any) -> float:
-    results = told["results"] if isinstance(told, dict) and "results" in told else told
-    first = results[0] if isinstance(results, list) else results
-    return float(first["metrics"]["loss"])
+    return -float(json.loads(out)["tasks"]["canary"]["metrics"]["loss"])
 
 
 def _memory_available() -> int:
