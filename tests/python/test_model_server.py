@@ -6,16 +6,24 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import textwrap
 import unittest
 import urllib.error
 import urllib.request
 from typing import Any, Dict, List, Tuple
+from unittest import mock
 
 from scene import DEADLINE, NATIVE, PACKAGE, SOURCE, SceneTest, until
+
+from evalq.model_server import servers
+from evalq.model_server.config import Refused, Settings
+from evalq.model_server.http import ServerError
+from evalq.model_server.proof import measure
 
 STANDIN = os.path.join(SOURCE, "tests", "standin", "servers")
 
@@ -274,6 +282,192 @@ class FaultTest(ServerTest):
 
     def test_a_server_that_hangs(self) -> None:
         self.survives("hang")
+
+    def test_a_server_that_does_not_start(self) -> None:
+        with self.scene.client("exit", log=False) as client:
+            self.fault("exit")
+            self.run_step(client, self.checkpoint("1", 1, layers=5), 1)  # Another architecture: a server must start.
+            self.fault("")
+            self.assertEqual(self.end.state, "dead")
+            self.assertIn("exited with status 1 while it started: ValueError: this checkpoint", self.shown(self.end.job))
+
+    def test_a_fault_of_the_evaluation_is_not_the_servers(self) -> None:
+        flag = os.path.join(self.scene.out, "raise")
+        with self.scene.client("own-fault", log=False) as client:
+            self.run_step(client, self.checkpoint("1", 1), 1)
+            starts = len(self.starts())
+            open(flag, "w").close()
+            self.run_step(client, self.checkpoint("2", 2), 2)
+            os.unlink(flag)
+            self.assertEqual((self.end.state, len(self.starts())), ("dead", starts))
+            self.assertIn("ValueError: a fault of mine", self.shown(self.end.job))
+
+    def held(self, client: Any, step: int, path: str) -> str:
+        """Submits a job whose evaluation stands still until go_on()."""
+        for name in ("wait", "waits"):
+            self.go_on(name)
+        open(os.path.join(self.scene.out, "wait"), "w").close()
+        client.submit(path, step=step, suites="own")
+        until(lambda: os.path.exists(os.path.join(self.scene.out, "waits")), "the evaluation runs")
+        return f"{client.run}/{step}/regular/own"
+
+    def go_on(self, name: str = "wait") -> None:
+        path = os.path.join(self.scene.out, name)
+        if os.path.exists(path):
+            os.unlink(path)
+
+    def test_a_cancelled_job_leaves_the_server_warm(self) -> None:
+        self.addCleanup(self.go_on)
+        with self.scene.client("cancelled", log=False) as client:
+            self.run_step(client, self.checkpoint("1", 1), 1)
+            starts = len(self.starts())
+            job = self.held(client, 2, self.checkpoint("2", 2))
+            self.assertIn("evaluating", until(lambda: "evaluating" in self.scene.evalq("status").stdout and "evaluating", "the phase is shown"))
+            self.scene.evalq("cancel", job)
+            self.assertTrue(client.wait(DEADLINE))
+            self.go_on()
+            self.run_step(client, self.checkpoint("3", 3), 3)
+            self.assertEqual(self.end.state, "done", self.end.reason)
+        self.assertEqual(len(self.starts()), starts)
+
+    def test_a_worker_that_is_killed_leaves_no_server(self) -> None:
+        with self.scene.client("killed", log=False) as client:
+            self.run_step(client, self.checkpoint("1", 1), 1)
+            pid = int(self.starts()[-1][0])
+            self.assertTrue(alive(pid))
+            worker = self.scene.processes.pop()
+            worker.kill()
+            worker.wait()
+            until(lambda: not alive(pid), "the server has ended")
+            self.scene.start_worker()
+            self.run_step(client, self.checkpoint("2", 2), 2)
+            self.assertEqual(self.end.state, "done", self.end.reason)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class SecurityTest(ServerTest):
+    def test_every_path_but_health_needs_the_key(self) -> None:
+        with self.scene.client("key") as client:
+            self.run_step(client, self.checkpoint("1", 1), 1)
+        pid, port, _ = self.starts()[-1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=DEADLINE) as answer:
+            self.assertEqual(answer.status, 200)
+        for path in ("/metrics", "/v1/models", "/version"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE)
+            self.assertEqual(refused.exception.code, 401, path)
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            key = next(item for item in file.read().split(b"\0") if item.startswith(b"EVALQ_SERVER_KEY="))[17:]
+        self.assertGreaterEqual(len(key), 40)
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            self.assertNotIn(key, file.read())
+        listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True, check=False).stdout
+        if listening:
+            self.assertIn(f"127.0.0.1:{port}", listening)
+        for folder, _, names in os.walk(self.scene.directory):
+            for name in names:
+                if name.endswith(".log"):
+                    with open(os.path.join(folder, name), "rb") as file:
+                        self.assertNotIn(key, file.read(), name)
+
+
+class OrphanTest(unittest.TestCase):
+    def test_a_server_whose_evaluator_is_gone_is_ended_at_start(self) -> None:
+        from evalq.model_server.process import OWNER, end_orphans
+
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        argv = ["sleep", "600"]
+        orphan = subprocess.Popen(argv, env=dict(os.environ, **{OWNER: f"{gone.pid}:1"}))
+        with open(f"/proc/{os.getpid()}/stat", encoding="utf-8") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+        kept = subprocess.Popen(argv, env=dict(os.environ, **{OWNER: f"{os.getpid()}:{started}"}))
+        self.addCleanup(kept.kill)
+        self.assertGreaterEqual(until(end_orphans, "the orphan is found"), 1)
+        self.assertEqual(orphan.wait(DEADLINE), -signal.SIGKILL)
+        self.assertIsNone(kept.poll())
+
+
+class OtherServersTest(unittest.TestCase):
+    """Kinds of servers and what is said of wrong options, without a worker."""
+
+    def setUp(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="evalq-py-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.variables = {"STANDIN_FAULT": os.path.join(self.folder, "fault"), "STANDIN_STARTS": os.path.join(self.folder, "starts")}
+        patch = mock.patch.dict(os.environ, {**self.variables, "PYTHONPATH": STANDIN})
+        patch.start()
+        self.addCleanup(patch.stop)
+        for step in (1, 2):
+            os.mkdir(os.path.join(self.folder, str(step)))
+            write_safetensors(os.path.join(self.folder, str(step), "model.safetensors"), {"w": (1, [float(step)])})
+
+    def server(self, kind: str, **settings: Any) -> Any:
+        settings.setdefault("options", {"max_model_len": 256})
+        made = servers.make(Settings("m", self.folder, kind, sys.executable, start_seconds=settings.pop("start_seconds", 60.0), **settings))
+        self.addCleanup(made.stop)
+        return made
+
+    def reloads(self, server: Any) -> None:
+        ids = list(range(2, 40))
+        server.start(os.path.join(self.folder, "1"), lambda: None)
+        first = measure(server, ids)
+        self.assertEqual((len(first.values), first.cached), (len(ids) - 1, first.fresh))
+        server.reload(os.path.join(self.folder, "2"), 60.0)
+        server.reset_caches()
+        second = measure(server, ids)
+        self.assertNotEqual(first.values, second.values)
+        self.assertEqual(second.cached, second.fresh)
+        with self.assertRaises(ServerError):
+            server.reload(os.path.join(self.folder, "none"), 60.0)
+
+    def test_sglang_as_documented(self) -> None:
+        server = self.server("sglang")
+        self.reloads(server)
+        self.assertEqual(server.version, "0.standin")
+        with open(f"/proc/{server.process.pid}/cmdline", "rb") as file:
+            self.assertNotIn(server.key.encode(), file.read())
+
+    def test_a_server_of_ones_own(self) -> None:
+        launch = os.path.join(os.path.dirname(servers.__file__), "launch")
+        start = ["{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--served-model-name", "model"]
+        start += ["--host", "127.0.0.1", "--port", "{port}", "--middleware", "evalq_server_key.Guard"]
+        reload = {"path": "/collective_rpc", "body": {"method": "reload_weights", "kwargs": {"weights_path": "{model}"}}}
+        with mock.patch.dict(os.environ, {"PYTHONPATH": f"{STANDIN}:{launch}"}):
+            self.reloads(self.server("custom", custom={"start": start, "reload": reload, "reset": ["/reset_prefix_cache"]}))
+        with self.assertRaisesRegex(Refused, "custom has no key 'relaod'"):
+            self.server("custom", custom={"start": start, "relaod": {}})
+
+    def test_an_option_that_the_server_does_not_know(self) -> None:
+        with self.assertRaisesRegex(Refused, r"evaluators.m.options: vLLM has no option 'max_model_lenn', did you mean 'max_model_len'\?"):
+            self.server("vllm", options={"max_model_lenn": 4}).start(os.path.join(self.folder, "1"), lambda: None)
+        with self.assertRaisesRegex(Refused, "argument --max-model-len: invalid int value: 'x'"):
+            self.server("vllm", options={"max_model_len": "x"}).start(os.path.join(self.folder, "1"), lambda: None)
+
+    def test_a_start_that_takes_too_long(self) -> None:
+        with open(self.variables["STANDIN_FAULT"], "w", encoding="utf-8") as file:
+            file.write("slow")
+        server = self.server("vllm", start_seconds=1.0)
+        with self.assertRaisesRegex(servers.StartFailed, r"not ready within start_seconds \(1 s\)"):
+            server.start(os.path.join(self.folder, "1"), lambda: None)
+        self.assertIsNone(server.process)
+
+    def test_a_port_that_is_taken(self) -> None:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            ports = [other.getsockname()[1], servers._free_port()]
+            with mock.patch("evalq.model_server.servers._free_port", side_effect=ports):
+                server = self.server("vllm")
+                server.start(os.path.join(self.folder, "1"), lambda: None)
+            self.assertEqual(server.http.port, ports[1])
 
 
 if __name__ == "__main__":

@@ -180,52 +180,6 @@ static void config_parse_reads_suites_and_evaluators(void **state)
     evq_config_free(config);
 }
 
-/* What the program evalq.model_server is told, and what of it counts for the suite's digest. */
-static void config_parse_hands_a_model_server_over_as_json(void **state)
-{
-    (void)state;
-    static const char *const text =
-        "evaluators:\n"
-        "  m: {kind: model_server, python: %s/bin/python, start_seconds: 9, env: {A: b},\n"
-        "      options: {max_model_len: %s, dtype: \"1\", enforce_eager: true, x: 007}}\n"
-        "suites:\n"
-        "  s: {evaluator: m, harness: {kind: lm-eval, tasks: [gsm8k, a/b], include_path: %s/t}}\n";
-    static const char *const places[][3] = {
-        {"/a", "256", "/x"}, {"/b", "256", "/y"}, {"/a", "512", "/x"}};
-    char digests[3][33];
-
-    for (size_t i = 0; i < 3; i++) {
-        char filled[1024];
-        (void)snprintf(filled, sizeof filled, text, places[i][0], places[i][1], places[i][2]);
-        struct evq_config *config = parsed(filled);
-        memcpy(digests[i], config->suites[0].digest, 33);
-        const struct evq_evaluator *server = evq_config_evaluator(config, "m");
-        assert_int_equal(server->kind, EVQ_EVALUATOR_PERSISTENT);
-        assert_string_equal(server->argv[0], "python3");
-        assert_string_equal(server->argv[2], "evalq.model_server");
-        assert_string_equal(option(server->env, server->env_count, "A"), "b");
-        const struct evq_suite *suite = &config->suites[0];
-        assert_int_equal(suite->task_count, 2);
-        assert_string_equal(suite->tasks[0].name, "gsm8k");
-        assert_true(evq_job_name_valid(suite->tasks[1].name, EVQ_JOB_NAME_BYTES_MAX));
-        assert_string_equal(option(suite->tasks[1].options, 2, "source"), "a/b");
-        if (i == 0) {
-            assert_string_equal(
-                option(server->env, server->env_count, "EVALQ_MODEL_SERVER"),
-                "{\"name\":\"m\",\"directory\":\"/etc/evalq\",\"given\":{\"python\":\"/a/bin/"
-                "python\",\"start_seconds\":9,\"options\":{\"max_model_len\":256,\"dtype\":\"1\","
-                "\"enforce_eager\":true,\"x\":\"007\"}}}");
-            assert_string_equal(option(suite->tasks[0].options, 2, "harness"),
-                                "{\"name\":\"harness\",\"directory\":\"/etc/evalq\",\"given\":{"
-                                "\"kind\":\"lm-eval\",\"tasks\":[\"gsm8k\",\"a/b\"],"
-                                "\"include_path\":\"/x/t\"}}");
-        }
-        evq_config_free(config);
-    }
-    assert_string_equal(digests[0], digests[1]);
-    assert_string_not_equal(digests[0], digests[2]);
-}
-
 static void config_parse_of_nothing_is_all_defaults(void **state)
 {
     (void)state;
@@ -610,7 +564,6 @@ int main(void)
         cmocka_unit_test(config_parse_of_nothing_is_all_defaults),
         cmocka_unit_test(config_parse_fits_the_heartbeat_to_the_lease),
         cmocka_unit_test(config_digest_follows_what_changes_numbers),
-        cmocka_unit_test(config_parse_hands_a_model_server_over_as_json),
         cmocka_unit_test_setup_teardown(config_load_resolves_address_and_queue_in_order,
                                         place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(config_load_finds_the_file_of_evalq_up, place_setup,

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
@@ -49,6 +50,7 @@ class Runner(Base):
         for name in self.harness.get("tasks", []):
             check_task(str(name), list(manager.all_tasks))
         _keep_requests()
+        _ask_no_machine(lm_eval)
         tasks = _Tasks(manager)
         for name in self.harness.get("tasks", []):
             tasks.load([str(name)])
@@ -135,6 +137,17 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
 
     more = {} if chat else {"tokenizer": target.tokenizer, "tokenizer_backend": "huggingface"}
     return Model(base_url=target.url, model=target.model, num_concurrent=concurrency, max_length=target.length_max, **more)
+
+
+def _ask_no_machine(lm_eval: Any) -> None:
+    """The harness runs pip and git at each evaluation to describe the machine (3 s and more), and compiles the templates of each item
+    anew. Neither changes a number."""
+    from lm_eval import utils
+
+    lm_eval.evaluator.add_env_info = lambda storage: None
+    lm_eval.evaluator.get_git_commit_hash = lambda: None
+    if not hasattr(utils.env.from_string, "cache_info"):
+        utils.env.from_string = lru_cache(maxsize=1024)(utils.env.from_string)
 
 
 def _keep_requests() -> None:
