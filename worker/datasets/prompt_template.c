@@ -1,11 +1,10 @@
 #include "worker/datasets/prompt_template.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "worker/datasets/capitalize.h"
 
 const json_t *evq_prompt_template_field(const json_t *object, const char *path, size_t path_bytes)
 {
@@ -40,6 +39,17 @@ static void append_real(struct evq_buffer *out, double value)
     evq_buffer_text(out, text);
 }
 
+/* Appends text with its first letter in upper case and the others in lower case. The locale is "C",
+ * so only ASCII letters change. */
+static void append_capitalized(struct evq_buffer *out, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const int byte = (unsigned char)text[i];
+        const char changed = (char)(i == 0 ? toupper(byte) : tolower(byte));
+        evq_buffer_append(out, &changed, 1);
+    }
+}
+
 static enum evq_status append_field(const char *name, size_t bytes, const json_t *object,
                                     struct evq_buffer *out, struct evq_error *err)
 {
@@ -51,7 +61,7 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
     const json_t *value = evq_prompt_template_field(object, name, bytes);
     if (json_is_string(value)) {
         if (capitalize) {
-            evq_capitalize(json_string_value(value), json_string_length(value), out);
+            append_capitalized(out, json_string_value(value), json_string_length(value));
         } else {
             evq_buffer_append(out, json_string_value(value), json_string_length(value));
         }

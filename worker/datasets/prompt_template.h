@@ -1,7 +1,7 @@
 /*
  * Templates for text from the fields of a JSON object: "Question: {goal}\nAnswer:". {a.b} is field
- * b of the object a, {a|capitalize} applies Python's str.capitalize(), and {{ and }} are braces.
- * Any thread.
+ * b of the object a, {a|capitalize} applies Python's str.capitalize() to ASCII letters, and {{ and
+ * }} are braces. Any thread.
  */
 #ifndef EVQ_WORKER_DATASETS_PROMPT_TEMPLATE_H
 #define EVQ_WORKER_DATASETS_PROMPT_TEMPLATE_H
