@@ -69,17 +69,15 @@ enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
     const struct evq_pair extra[] = {{"EVALQ_JOB", paths.job},
                                      {"EVALQ_CHECKPOINT", paths.checkpoint},
                                      {"EVALQ_RESULT", paths.result}};
-    const struct evq_program_run attempt = {.evaluator = evaluator,
-                                            .devices = place->devices,
-                                            .log_path = place->log_path,
-                                            .log_bytes_max = request->config->worker.log_bytes_max,
-                                            .scratch = request->scratch,
-                                            .extra = extra,
-                                            .extra_count = sizeof(extra) / sizeof(extra[0]),
-                                            .limit_seconds = request->suite->limit_seconds,
-                                            .report = report};
+    const struct evq_program_run run = {.evaluator = evaluator,
+                                        .request = request,
+                                        .devices = place->devices,
+                                        .log_path = place->log_path,
+                                        .extra = extra,
+                                        .extra_count = sizeof(extra) / sizeof(extra[0]),
+                                        .report = report};
     const int64_t began_us = evq_clock_mono_us();
-    status = evq_program_run_wait(&attempt, failure, err);
+    status = evq_program_run_wait(&run, failure, err);
     if (status != EVQ_OK) {
         return status;
     }

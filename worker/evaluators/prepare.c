@@ -93,18 +93,16 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
     }
     const struct evq_pair extra[] = {
         {"EVALQ_JOB", job}, {"EVALQ_CHECKPOINT", checkpoint}, {"EVALQ_OUTPUT", partial}};
-    const struct evq_program_run attempt = {.evaluator = evaluator,
-                                            .devices = place->devices,
-                                            .log_path = place->log_path,
-                                            .log_bytes_max = request->config->worker.log_bytes_max,
-                                            .scratch = request->scratch,
-                                            .extra = extra,
-                                            .extra_count = sizeof(extra) / sizeof(extra[0]),
-                                            .limit_seconds = request->suite->limit_seconds,
-                                            .report = report};
+    const struct evq_program_run run = {.evaluator = evaluator,
+                                        .request = request,
+                                        .devices = place->devices,
+                                        .log_path = place->log_path,
+                                        .extra = extra,
+                                        .extra_count = sizeof(extra) / sizeof(extra[0]),
+                                        .report = report};
     enum evq_status status = evq_job_json_write(request, partial, job, err);
     if (status == EVQ_OK) {
-        status = evq_program_run_wait(&attempt, failure, err);
+        status = evq_program_run_wait(&run, failure, err);
     }
     if (status == EVQ_OK && !directory_has_entries(partial)) {
         status = evq_error_set(err, EVQ_E_RETRY,

@@ -14,13 +14,13 @@
 #define STATUS_BYTES 65
 #define LEFTOVER_MS  200 // Time for reading what is still in the pipe after the program has ended.
 
-static enum evq_status process_start(const struct evq_program_run *attempt,
+static enum evq_status process_start(const struct evq_program_run *run,
                                      struct evq_program_log *output, struct evq_process *process,
                                      struct evq_arena *arena, struct evq_error *err)
 {
-    const struct evq_evaluator *evaluator = attempt->evaluator;
-    char *const *envp = evq_environment_build(evaluator, attempt->devices, attempt->extra,
-                                              attempt->extra_count, arena);
+    const struct evq_evaluator *evaluator = run->evaluator;
+    char *const *envp =
+        evq_environment_build(evaluator, run->devices, run->extra, run->extra_count, arena);
 
     if (envp == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "environment of '%s'", evaluator->name);
@@ -28,7 +28,7 @@ static enum evq_status process_start(const struct evq_program_run *attempt,
     const struct evq_process_config config = {
         .argv = evaluator->argv,
         .envp = envp,
-        .directory = evaluator->directory[0] != '\0' ? evaluator->directory : attempt->scratch,
+        .directory = evaluator->directory[0] != '\0' ? evaluator->directory : run->request->scratch,
         .stdin_fd = -1,
         .stdout_fd = output->write_fd,
         .stderr_fd = output->write_fd};
@@ -39,18 +39,18 @@ static enum evq_status process_start(const struct evq_program_run *attempt,
 
 /* Waits for the end, the time limit or a cancel. If the result is not EVQ_OK, the program may still
  * run. */
-static enum evq_status process_watch(const struct evq_program_run *attempt,
+static enum evq_status process_watch(const struct evq_program_run *run,
                                      struct evq_program_log *output, struct evq_process *process,
                                      struct evq_error *err)
 {
-    const int64_t deadline_ms = evq_clock_mono_ms() + attempt->limit_seconds * 1000;
+    const int64_t deadline_ms = evq_clock_mono_ms() + run->request->suite->limit_seconds * 1000;
     char status_line[STATUS_BYTES] = "";
 
     while (!evq_process_check(process)) {
         if (evq_clock_mono_ms() >= deadline_ms) {
-            return evq_error_set(err, EVQ_E_TIMEOUT,
-                                 "evaluator '%s' ran longer than its limit of %lld s",
-                                 attempt->evaluator->name, (long long)attempt->limit_seconds);
+            return evq_error_set(
+                err, EVQ_E_TIMEOUT, "evaluator '%s' ran longer than its limit of %lld s",
+                run->evaluator->name, (long long)run->request->suite->limit_seconds);
         }
         struct pollfd items[2] = {{.fd = process->status_fd, .events = POLLIN},
                                   {.fd = output->read_fd, .events = POLLIN}};
@@ -61,9 +61,9 @@ static enum evq_status process_watch(const struct evq_program_run *attempt,
         if (output->changes != before) {
             evq_program_log_line(output, status_line, sizeof(status_line));
         }
-        if (attempt->report->progress(attempt->report->context, -1, -1, status_line) != EVQ_OK) {
+        if (run->report->progress(run->report->context, -1, -1, status_line) != EVQ_OK) {
             return evq_error_set(err, EVQ_E_STOPPED, "evaluator '%s' was stopped",
-                                 attempt->evaluator->name);
+                                 run->evaluator->name);
         }
     }
     return EVQ_OK;
@@ -82,16 +82,16 @@ static void output_drain(struct evq_program_log *output)
     }
 }
 
-static enum evq_status process_judge(const struct evq_program_run *attempt,
+static enum evq_status process_judge(const struct evq_program_run *run,
                                      const struct evq_process *process,
                                      const struct evq_program_log *output, const char *how,
                                      struct evq_failure *failure, struct evq_error *err)
 {
-    const char *name = attempt->evaluator->name;
+    const char *name = run->evaluator->name;
 
     if (process->exec_errno != 0) {
         return evq_error_set(err, EVQ_E_INVALID, "evaluator '%s': '%s' %s", name,
-                             attempt->evaluator->argv[0], how);
+                             run->evaluator->argv[0], how);
     }
     if (process->lost || WIFSIGNALED(process->wait_status)) {
         failure->crash = true;
@@ -121,8 +121,8 @@ enum evq_status evq_program_run_final(const char *name, const struct evq_program
                                            EVQ_PROGRAM_RUN_EXIT_FINAL);
 }
 
-enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
-                                     struct evq_failure *failure, struct evq_error *err)
+enum evq_status evq_program_run_wait(const struct evq_program_run *run, struct evq_failure *failure,
+                                     struct evq_error *err)
 {
     struct evq_program_log output;
     struct evq_process process = {0};
@@ -131,16 +131,16 @@ enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
 
     struct evq_arena *arena = evq_arena_new(0);
     if (arena == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", attempt->evaluator->name);
+        return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", run->evaluator->name);
     }
-    enum evq_status status =
-        evq_program_log_open(attempt->log_path, attempt->log_bytes_max, &output, err);
+    enum evq_status status = evq_program_log_open(
+        run->log_path, run->request->config->worker.log_bytes_max, &output, err);
     if (status != EVQ_OK) {
         goto out;
     }
-    status = process_start(attempt, &output, &process, arena, err);
+    status = process_start(run, &output, &process, arena, err);
     if (status == EVQ_OK) {
-        status = process_watch(attempt, &output, &process, err);
+        status = process_watch(run, &output, &process, err);
         const bool killed = status != EVQ_OK;
         if (killed) {
             evq_process_end(&process, EVQ_PROGRAM_RUN_GRACE_MS);
@@ -148,7 +148,7 @@ enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
         output_drain(&output);
         evq_process_describe(&process, how, sizeof(how));
         if (!killed) {
-            status = process_judge(attempt, &process, &output, how, failure, err);
+            status = process_judge(run, &process, &output, how, failure, err);
         }
         evq_program_log_tail(&output, tail, sizeof(tail));
         (void)snprintf(failure->detail, sizeof(failure->detail), "%s%slog: %s\n%s",

@@ -14,13 +14,12 @@
 
 struct evq_program_run {
     const struct evq_evaluator *evaluator;
-    const char *devices;  // Text for CUDA_VISIBLE_DEVICES.
-    const char *log_path; // NULL: no log file.
-    int64_t log_bytes_max;
-    const char *scratch;          // Working directory, unless the evaluator names one.
+    const struct evq_eval_request
+        *request;                 // Its suite's time limit and its scratch directory count.
+    const char *devices;          // Text for CUDA_VISIBLE_DEVICES.
+    const char *log_path;         // NULL: no log file.
     const struct evq_pair *extra; // Further environment variables: EVALQ_JOB and others.
     size_t extra_count;
-    int64_t limit_seconds;
     const struct evq_eval_report *report;
 };
 
@@ -30,8 +29,7 @@ struct evq_program_run {
  * executed. EVQ_E_RETRY: any other end; failure->crash is set after a signal. failure->detail holds
  * the end of the log, also on EVQ_OK, and what err does not say.
  */
-enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
-                                     struct evq_failure *failure,
+enum evq_status evq_program_run_wait(const struct evq_program_run *run, struct evq_failure *failure,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The error for a program that ended with EVQ_PROGRAM_RUN_EXIT_FINAL: EVQ_E_INVALID with the last
