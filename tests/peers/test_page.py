@@ -151,7 +151,9 @@ class PageTest(unittest.TestCase):
             " {clientX: line.x, clientY: line.y + 3, bubbles: true})); })()"
         )
         self.assertIn("step 3: dead, <img src=x onerror='document.title=1'> step 3 (evaluator 'script…", page.ask("document.getElementById('tip').textContent"))
-        page.ask("[...document.querySelectorAll('#job-table tr.job')].find((row) => row.textContent.includes('dead')).click()")
+        dead = "[...document.querySelectorAll('#job-table tr.job')].find((row) => row.textContent.includes('dead'))"
+        page.wait(f"{dead} !== undefined", "the dead job is listed")
+        page.ask(f"{dead}.click()")
         page.wait("document.getElementById('job-log').textContent.includes('<img src=x')", "the log is shown as it is")
         self.assertEqual(page.ask("document.querySelectorAll('#job img').length"), 0)
         self.assertNotEqual(page.ask("document.title"), "1")
@@ -426,10 +428,10 @@ class PageTest(unittest.TestCase):
         self.assertIn("no worker offers suite large", page.ask("document.querySelector('#job-table tr.job .reason').textContent"))
         page.ask("(() => { const one = document.getElementById('job-search'); one.value = 'digits'; one.dispatchEvent(new Event('input')); })()")
         page.wait(f"{rows} === 3", "the search narrows them")
-        page.ask("document.querySelector('#job-table .group input').click(); document.getElementById('bulk-cancel').click()")
-        page.wait("document.getElementById('job-said').textContent.startsWith('Cancelled: 3 of 3')", "all three are cancelled")
         page.ask("document.querySelector('#job-table .group input').click(); document.getElementById('bulk-pause').click()")
         page.wait("document.getElementById('waiting').textContent.includes('run digits')", "their run is paused")
+        page.ask("document.querySelector('#job-table .group input').click(); document.getElementById('bulk-cancel').click()")
+        page.wait("document.getElementById('job-said').textContent.startsWith('Cancelled: 3 of 3')", "all three are cancelled")
 
     def test_a_suite_of_which_every_job_failed_is_shown(self) -> None:
         queue = Queue()

@@ -148,6 +148,7 @@ async function each(list, verb, work) {
   await Promise.all(Array.from({ length: CALLS }, worker));
   say(`${verb}: ${done} of ${list.length}.${refusals.length ? ` Refused: ${refusals.length}. ${refusals[0]}` : ""}`);
   chosen = new Set();
+  show();
   onChange();
 }
 

@@ -8,7 +8,7 @@ import { entryOf, forgetAll, loadRuns, redraw, showRuns, startRuns, takeRecord }
 const REFRESH_MS = 5000, JOBS_REFRESHED = 50;
 const at = (id) => document.getElementById(id);
 let came = false; // Whether the address changed since the page was opened: then there is a way back.
-let paused = { queue: false, runs: [] }, view = { name: "overview", runs: null };
+let queuePaused = false, view = { name: "overview", runs: null };
 
 function tip(text, x, y) {
   const box = at("tip");
@@ -98,18 +98,18 @@ function showTitle() {
   box.appendChild(make("a", "Compare")).href = `#/compare/${encodeURIComponent(run)}`;
   if (!entry) return;
   box.append(make("small", Object.entries(entry.counts).filter(([, count]) => count > 0).map(([state, count]) => `${count} ${state}`).join(", ")));
-  const isPaused = paused.runs.includes(run);
+  const isPaused = Boolean(entry.paused);
   action(isPaused ? "Resume run" : "Pause run", box, () => pause("run", run, !isPaused));
 }
 
 async function loadStats() {
   const stats = await call("/v1/queue");
-  paused = stats.paused;
+  queuePaused = stats.paused.queue;
   showNumbers(at("numbers"), at("waiting"), stats);
   showWorkers(at("worker-list"), at("workers-empty"), stats.workers);
   showSinks(at("sink-table").tBodies[0], at("sinks-empty"), stats.sinks);
   showStates((view.name === "run" && entryOf(view.runs[0])?.counts) || stats.states);
-  at("queue-pause").textContent = paused.queue ? "Resume queue" : "Pause queue";
+  at("queue-pause").textContent = queuePaused ? "Resume queue" : "Pause queue";
   notice("");
 }
 
@@ -166,7 +166,7 @@ at("token-form").addEventListener("submit", (event) => {
   else return;
   location.reload();
 });
-at("queue-pause").addEventListener("click", () => pause("queue", "", !paused.queue).then(changed, (error) => notice(told(error))));
+at("queue-pause").addEventListener("click", () => pause("queue", "", !queuePaused).then(changed, (error) => notice(told(error))));
 addEventListener("hashchange", () => {
   if (takeKey()) location.reload();
   came = true;
