@@ -50,3 +50,23 @@ enum evq_status evq_array_alloc(struct evq_array *array, const struct evq_array_
     array->bytes = bytes;
     return EVQ_OK;
 }
+
+int64_t evq_array_integer(const struct evq_array *array, int64_t i)
+{
+    switch (array->dtype) {
+    case EVQ_DTYPE_U8:
+        return ((const uint8_t *)array->data)[i];
+    case EVQ_DTYPE_I8:
+        return ((const int8_t *)array->data)[i];
+    case EVQ_DTYPE_U16:
+        return ((const uint16_t *)array->data)[i];
+    case EVQ_DTYPE_I16:
+        return ((const int16_t *)array->data)[i];
+    case EVQ_DTYPE_U32:
+        return ((const uint32_t *)array->data)[i];
+    case EVQ_DTYPE_I32:
+        return ((const int32_t *)array->data)[i];
+    default:
+        return ((const int64_t *)array->data)[i];
+    }
+}

@@ -101,26 +101,6 @@ static bool is_integer(enum evq_dtype dtype)
            dtype == EVQ_DTYPE_I64;
 }
 
-static int64_t label_at(const struct evq_array *labels, int64_t i)
-{
-    switch (labels->dtype) {
-    case EVQ_DTYPE_U8:
-        return ((const uint8_t *)labels->data)[i];
-    case EVQ_DTYPE_I8:
-        return ((const int8_t *)labels->data)[i];
-    case EVQ_DTYPE_U16:
-        return ((const uint16_t *)labels->data)[i];
-    case EVQ_DTYPE_I16:
-        return ((const int16_t *)labels->data)[i];
-    case EVQ_DTYPE_U32:
-        return ((const uint32_t *)labels->data)[i];
-    case EVQ_DTYPE_I32:
-        return ((const int32_t *)labels->data)[i];
-    default:
-        return ((const int64_t *)labels->data)[i];
-    }
-}
-
 static bool row_columns(const struct evq_array *array, int32_t *ret_columns)
 {
     int64_t columns = 1;
@@ -160,11 +140,13 @@ static enum evq_status check_shapes(struct evq_dataset *dataset, struct evq_erro
                              dataset->answers_name, (int)dataset->answer_columns);
     }
     for (int64_t i = 1; i < dataset->count; i++) {
-        const int64_t label = label_at(&dataset->answers, i);
-        dataset->label_min_at =
-            label < label_at(&dataset->answers, dataset->label_min_at) ? i : dataset->label_min_at;
-        dataset->label_max_at =
-            label > label_at(&dataset->answers, dataset->label_max_at) ? i : dataset->label_max_at;
+        const int64_t label = evq_array_integer(&dataset->answers, i);
+        dataset->label_min_at = label < evq_array_integer(&dataset->answers, dataset->label_min_at)
+                                    ? i
+                                    : dataset->label_min_at;
+        dataset->label_max_at = label > evq_array_integer(&dataset->answers, dataset->label_max_at)
+                                    ? i
+                                    : dataset->label_max_at;
     }
     return EVQ_OK;
 }
@@ -374,8 +356,8 @@ size_t evq_dataset_bytes(const struct evq_dataset *dataset)
 enum evq_status evq_dataset_check_labels(const struct evq_dataset *dataset, int32_t classes,
                                          struct evq_error *err)
 {
-    const int64_t least = label_at(&dataset->answers, dataset->label_min_at);
-    const int64_t most = label_at(&dataset->answers, dataset->label_max_at);
+    const int64_t least = evq_array_integer(&dataset->answers, dataset->label_min_at);
+    const int64_t most = evq_array_integer(&dataset->answers, dataset->label_max_at);
 
     if (least >= 0 && most < classes) {
         return EVQ_OK;
@@ -434,7 +416,7 @@ void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_
                         int32_t rows, int32_t *out)
 {
     for (int32_t r = 0; r < rows; r++) {
-        out[r] = (int32_t)label_at(&dataset->answers, first + r * stride);
+        out[r] = (int32_t)evq_array_integer(&dataset->answers, first + r * stride);
     }
 }
 

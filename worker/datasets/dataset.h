@@ -92,6 +92,9 @@ void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_
 void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64_t stride,
                          int32_t rows, float *out);
 
+/* For the formats: value i of an array of integers. */
+int64_t evq_array_integer(const struct evq_array *array, int64_t i);
+
 /* For the formats: allocates data for an array whose dtype and shape are set. EVQ_E_CORRUPT,
  * EVQ_E_LIMIT or EVQ_E_NOMEM. */
 enum evq_status evq_array_alloc(struct evq_array *array, const struct evq_array_source *source,

@@ -192,24 +192,6 @@ static enum evq_status read_numbers(const struct reading *reading, uint64_t coun
     return EVQ_OK;
 }
 
-static int64_t whole_at(const struct evq_array *array, size_t i)
-{
-    switch (array->dtype) {
-    case EVQ_DTYPE_U8:
-        return ((const uint8_t *)array->data)[i];
-    case EVQ_DTYPE_U16:
-        return ((const uint16_t *)array->data)[i];
-    case EVQ_DTYPE_I16:
-        return ((const int16_t *)array->data)[i];
-    case EVQ_DTYPE_U32:
-        return ((const uint32_t *)array->data)[i];
-    case EVQ_DTYPE_I32:
-        return ((const int32_t *)array->data)[i];
-    default:
-        return ((const int64_t *)array->data)[i];
-    }
-}
-
 static bool holds_tokens(const struct evq_array *array)
 {
     return array->rank == 1 && (array->dtype == EVQ_DTYPE_U8 || array->dtype == EVQ_DTYPE_U16 ||
@@ -244,7 +226,7 @@ static enum evq_status read_npy(const struct evq_token_file_source *source, stru
         source->limit > 0 && source->limit < reading.count ? source->limit : reading.count;
     status = status == EVQ_OK ? reserve(&reading, count, out, err) : status;
     for (size_t i = 0; status == EVQ_OK && i < count; i++) {
-        const int64_t id = whole_at(&array, i);
+        const int64_t id = evq_array_integer(&array, i);
         if (id < 0 || id > INT32_MAX) {
             status = bad_id(&reading, i, id, err);
             break;
