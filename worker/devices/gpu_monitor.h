@@ -3,8 +3,8 @@
  * that has fallen off the bus, so each GPU has a thread of its own. A reader never waits. Readers:
  * one thread.
  */
-#ifndef EVQ_WORKER_GAUGE_H
-#define EVQ_WORKER_GAUGE_H
+#ifndef EVQ_WORKER_GPU_MONITOR_H
+#define EVQ_WORKER_GPU_MONITOR_H
 
 #include "worker/devices/devices.h"
 #include "worker/devices/nvml.h"
@@ -18,11 +18,11 @@ enum evq_status evq_gpu_monitor_open(const struct evq_devices *devices, int64_t 
 
 /* Accepts NULL. Threads that are still inside NVML after one second are abandoned with their
  * memory. */
-void evq_gpu_monitor_close(struct evq_gpu_monitor *gauge);
+void evq_gpu_monitor_close(struct evq_gpu_monitor *monitor);
 
 /* The newest reading of the device with this id. False: there is none from the last five periods,
- * or gauge is NULL. */
-bool evq_gpu_monitor_read(struct evq_gpu_monitor *gauge, const char *id,
+ * or monitor is NULL. */
+bool evq_gpu_monitor_read(struct evq_gpu_monitor *monitor, const char *id,
                           struct evq_nvml_reading *ret_reading);
 
 #endif

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct several;
+struct multi;
 
 struct lane { // One device, and its part of a batch.
-    struct several *several;
+    struct multi *multi;
     void *state;
     pthread_t thread; // Every lane except the first has a thread.
     bool threaded;
@@ -21,7 +21,7 @@ struct lane { // One device, and its part of a batch.
     struct evq_error err;
 };
 
-struct several {
+struct multi {
     const struct evq_backend_ops *ops;
     struct lane lanes[EVQ_MULTI_DEVICE_MAX];
     size_t count;
@@ -40,7 +40,7 @@ struct several {
 
 static void lane_run(struct lane *lane)
 {
-    const struct evq_backend_ops *ops = lane->several->ops;
+    const struct evq_backend_ops *ops = lane->multi->ops;
 
     lane->err = (struct evq_error){0};
     lane->status = lane->batch.rows > 0
@@ -51,44 +51,44 @@ static void lane_run(struct lane *lane)
 /* Progress is passed on by the thread that called exec(), so that thread is woken. */
 static void lane_tell(void *listener)
 {
-    struct several *several = listener;
+    struct multi *multi = listener;
 
-    (void)pthread_mutex_lock(&several->lock);
-    several->told = true;
-    (void)pthread_cond_signal(&several->idle);
-    (void)pthread_mutex_unlock(&several->lock);
+    (void)pthread_mutex_lock(&multi->lock);
+    multi->told = true;
+    (void)pthread_cond_signal(&multi->idle);
+    (void)pthread_mutex_unlock(&multi->lock);
 }
 
 static void *lane_main(void *context)
 {
     struct lane *lane = context;
-    struct several *several = lane->several;
+    struct multi *multi = lane->multi;
     uint64_t seen = 0;
 
     // This fails only for a broken mutex, as do the calls below.
-    (void)pthread_mutex_lock(&several->lock);
+    (void)pthread_mutex_lock(&multi->lock);
     for (;;) {
-        while (!several->stop && several->turn == seen) {
-            (void)pthread_cond_wait(&several->wake, &several->lock);
+        while (!multi->stop && multi->turn == seen) {
+            (void)pthread_cond_wait(&multi->wake, &multi->lock);
         }
-        if (several->stop) {
+        if (multi->stop) {
             break;
         }
-        seen = several->turn;
-        (void)pthread_mutex_unlock(&several->lock);
+        seen = multi->turn;
+        (void)pthread_mutex_unlock(&multi->lock);
         lane_run(lane);
-        (void)pthread_mutex_lock(&several->lock);
-        if (--several->busy == 0) {
-            (void)pthread_cond_signal(&several->idle);
+        (void)pthread_mutex_lock(&multi->lock);
+        if (--multi->busy == 0) {
+            (void)pthread_cond_signal(&multi->idle);
         }
     }
-    (void)pthread_mutex_unlock(&several->lock);
+    (void)pthread_mutex_unlock(&multi->lock);
     return NULL;
 }
 
 /* Starts the threads with all signals blocked, because signals are for the program's own threads.
  */
-static enum evq_status threads_start(struct several *several, struct evq_error *err)
+static enum evq_status threads_start(struct multi *multi, struct evq_error *err)
 {
     sigset_t all;
     sigset_t before;
@@ -96,8 +96,8 @@ static enum evq_status threads_start(struct several *several, struct evq_error *
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (size_t i = 1; i < several->count && status == EVQ_OK; i++) {
-        struct lane *lane = &several->lanes[i];
+    for (size_t i = 1; i < multi->count && status == EVQ_OK; i++) {
+        struct lane *lane = &multi->lanes[i];
         lane->threaded = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
         if (!lane->threaded) {
             status = evq_error_set(err, EVQ_E_NOMEM, "a thread for device %zu", i);
@@ -107,30 +107,30 @@ static enum evq_status threads_start(struct several *several, struct evq_error *
     return status;
 }
 
-static void several_close(void *opened)
+static void multi_close(void *opened)
 {
-    struct several *several = opened;
+    struct multi *multi = opened;
 
-    if (several == NULL) {
+    if (multi == NULL) {
         return;
     }
-    (void)pthread_mutex_lock(&several->lock);
-    several->stop = true;
-    (void)pthread_cond_broadcast(&several->wake);
-    (void)pthread_mutex_unlock(&several->lock);
-    for (size_t i = 0; i < several->count; i++) {
-        struct lane *lane = &several->lanes[i];
+    (void)pthread_mutex_lock(&multi->lock);
+    multi->stop = true;
+    (void)pthread_cond_broadcast(&multi->wake);
+    (void)pthread_mutex_unlock(&multi->lock);
+    for (size_t i = 0; i < multi->count; i++) {
+        struct lane *lane = &multi->lanes[i];
         if (lane->threaded) {
             (void)pthread_join(lane->thread, NULL);
         }
-        several->ops->close(lane->state);
+        multi->ops->close(lane->state);
         free(lane->starts);
         free(lane->score_rows);
     }
-    (void)pthread_cond_destroy(&several->idle);
-    (void)pthread_cond_destroy(&several->wake);
-    (void)pthread_mutex_destroy(&several->lock);
-    free(several);
+    (void)pthread_cond_destroy(&multi->idle);
+    (void)pthread_cond_destroy(&multi->wake);
+    (void)pthread_mutex_destroy(&multi->lock);
+    free(multi);
 }
 
 enum evq_status evq_multi_device_open(const struct evq_backend_ops *ops,
@@ -143,62 +143,62 @@ enum evq_status evq_multi_device_open(const struct evq_backend_ops *ops,
         return evq_error_set(err, EVQ_E_BUG, "%zu devices side by side, expected 1 to %d", count,
                              EVQ_MULTI_DEVICE_MAX);
     }
-    struct several *several = calloc(1, sizeof(*several));
-    if (several == NULL) {
+    struct multi *multi = calloc(1, sizeof(*multi));
+    if (multi == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu devices", count);
     }
-    several->ops = ops;
-    (void)pthread_mutex_init(&several->lock, NULL); // None of these fails on Linux.
-    (void)pthread_cond_init(&several->wake, NULL);
-    (void)pthread_cond_init(&several->idle, NULL);
+    multi->ops = ops;
+    (void)pthread_mutex_init(&multi->lock, NULL); // None of these fails on Linux.
+    (void)pthread_cond_init(&multi->wake, NULL);
+    (void)pthread_cond_init(&multi->idle, NULL);
     for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        several->lanes[i].several = several;
-        status = ops->open(&configs[i], &several->lanes[i].state, err);
-        several->count += status == EVQ_OK;
+        multi->lanes[i].multi = multi;
+        status = ops->open(&configs[i], &multi->lanes[i].state, err);
+        multi->count += status == EVQ_OK;
     }
     if (status == EVQ_OK) {
-        status = threads_start(several, err);
+        status = threads_start(multi, err);
     }
     if (status != EVQ_OK) {
-        several_close(several);
+        multi_close(multi);
         return status;
     }
-    *ret_state = several;
+    *ret_state = multi;
     return EVQ_OK;
 }
 
-static void several_caps(void *opened, struct evq_backend_caps *ret_caps)
+static void multi_caps(void *opened, struct evq_backend_caps *ret_caps)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
     struct evq_backend_caps caps;
 
-    several->ops->caps(several->lanes[0].state, ret_caps);
-    for (size_t i = 1; i < several->count; i++) {
-        several->ops->caps(several->lanes[i].state, &caps);
+    multi->ops->caps(multi->lanes[0].state, ret_caps);
+    for (size_t i = 1; i < multi->count; i++) {
+        multi->ops->caps(multi->lanes[i].state, &caps);
         ret_caps->memory_bytes =
             caps.memory_bytes < ret_caps->memory_bytes ? caps.memory_bytes : ret_caps->memory_bytes;
         ret_caps->bf16 = ret_caps->bf16 && caps.bf16;
     }
-    if (several->count > 1) {
+    if (multi->count > 1) {
         caps = *ret_caps;
-        (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%zu x %.110s", several->count,
+        (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%zu x %.110s", multi->count,
                        caps.device);
     }
 }
 
-static enum evq_status several_alloc(void *opened, size_t bytes, void **ret_host,
-                                     struct evq_error *err)
+static enum evq_status multi_alloc(void *opened, size_t bytes, void **ret_host,
+                                   struct evq_error *err)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
 
-    return several->ops->alloc(several->lanes[0].state, bytes, ret_host, err);
+    return multi->ops->alloc(multi->lanes[0].state, bytes, ret_host, err);
 }
 
-static void several_free(void *opened, void *host)
+static void multi_free(void *opened, void *host)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
 
-    several->ops->free(several->lanes[0].state, host);
+    multi->ops->free(multi->lanes[0].state, host);
 }
 
 /* A part ends at the first sequence that begins at or behind its share of the rows, so it exceeds
@@ -214,47 +214,47 @@ static int32_t part_rows_max(const struct evq_plan *plan, size_t count)
 typedef enum evq_status (*lane_prepare_fn)(void *state, const struct evq_plan *plan,
                                            struct evq_error *err);
 
-static enum evq_status lanes_prepare(struct several *several, lane_prepare_fn prepare,
+static enum evq_status lanes_prepare(struct multi *multi, lane_prepare_fn prepare,
                                      const struct evq_plan *plan, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
-    several->prepared = false;
-    several->part = *plan;
-    several->part.rows_max = part_rows_max(plan, several->count);
-    several->rows_max = plan->rows_max;
-    for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
-        status = prepare(several->lanes[i].state, &several->part, err);
+    multi->prepared = false;
+    multi->part = *plan;
+    multi->part.rows_max = part_rows_max(plan, multi->count);
+    multi->rows_max = plan->rows_max;
+    for (size_t i = 0; i < multi->count && status == EVQ_OK; i++) {
+        status = prepare(multi->lanes[i].state, &multi->part, err);
     }
-    several->prepared = status == EVQ_OK;
+    multi->prepared = status == EVQ_OK;
     return status;
 }
 
-static enum evq_status several_prepare(void *opened, const struct evq_plan *plan,
-                                       struct evq_error *err)
+static enum evq_status multi_prepare(void *opened, const struct evq_plan *plan,
+                                     struct evq_error *err)
 {
-    struct several *several = opened;
+    struct multi *multi = opened;
 
-    several->weights_alone = false;
-    return lanes_prepare(several, several->ops->prepare, plan, err);
+    multi->weights_alone = false;
+    return lanes_prepare(multi, multi->ops->prepare, plan, err);
 }
 
-static enum evq_status several_reserve(void *opened, const struct evq_plan *plan,
-                                       struct evq_error *err)
+static enum evq_status multi_reserve(void *opened, const struct evq_plan *plan,
+                                     struct evq_error *err)
 {
-    struct several *several = opened;
+    struct multi *multi = opened;
 
-    if (several->ops->reserve == NULL) {
+    if (multi->ops->reserve == NULL) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "these devices hold one set of weights");
     }
-    several->weights_alone = true;
-    return lanes_prepare(several, several->ops->reserve, plan, err);
+    multi->weights_alone = true;
+    return lanes_prepare(multi, multi->ops->reserve, plan, err);
 }
 
-static enum evq_status several_exchange(void *opened, void *other, struct evq_error *err)
+static enum evq_status multi_exchange(void *opened, void *other, struct evq_error *err)
 {
-    struct several *a = opened;
-    struct several *b = other;
+    struct multi *a = opened;
+    struct multi *b = other;
     enum evq_status status = EVQ_OK;
 
     if (a->count != b->count || a->ops->exchange == NULL) {
@@ -267,43 +267,43 @@ static enum evq_status several_exchange(void *opened, void *other, struct evq_er
     return status;
 }
 
-static enum evq_status several_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
-                                   struct evq_error *err)
+static enum evq_status multi_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
+                                 struct evq_error *err)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
     enum evq_status status =
-        several->prepared ? EVQ_OK : evq_error_set(err, EVQ_E_BUG, "put before prepare");
+        multi->prepared ? EVQ_OK : evq_error_set(err, EVQ_E_BUG, "put before prepare");
 
-    for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
-        status = several->ops->put(several->lanes[i].state, slot, blob, err);
+    for (size_t i = 0; i < multi->count && status == EVQ_OK; i++) {
+        status = multi->ops->put(multi->lanes[i].state, slot, blob, err);
     }
     return status;
 }
 
 /* Waits for all devices, even if one fails, because none may read host memory afterwards. */
-static enum evq_status several_settle(void *opened, struct evq_error *err)
+static enum evq_status multi_settle(void *opened, struct evq_error *err)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
     enum evq_status status = EVQ_OK;
 
-    for (size_t i = 0; i < several->count; i++) {
+    for (size_t i = 0; i < multi->count; i++) {
         const enum evq_status one =
-            several->ops->settle(several->lanes[i].state, status == EVQ_OK ? err : NULL);
+            multi->ops->settle(multi->lanes[i].state, status == EVQ_OK ? err : NULL);
         status = status == EVQ_OK ? one : status;
     }
     return status;
 }
 
-static enum evq_status several_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
-                                        struct evq_error *err)
+static enum evq_status multi_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
+                                      struct evq_error *err)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
     enum evq_status status = EVQ_OK;
 
     *ret_reading = 0;
-    for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
+    for (size_t i = 0; i < multi->count && status == EVQ_OK; i++) {
         uint32_t reading = 0;
-        status = several->ops->catch_up(several->lanes[i].state, most, &reading, err);
+        status = multi->ops->catch_up(multi->lanes[i].state, most, &reading, err);
         *ret_reading = reading > *ret_reading ? reading : *ret_reading;
     }
     return status;
@@ -328,7 +328,7 @@ static bool room_for(int32_t **values, size_t *held, size_t wanted)
 static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t first, int32_t end,
                      int32_t *sequence, int32_t *score)
 {
-    const struct evq_plan *plan = &lane->several->part;
+    const struct evq_plan *plan = &lane->multi->part;
     const struct evq_op *head = &plan->ops[plan->op_count - 1];
     struct evq_batch *part = &lane->batch;
     const size_t row = (size_t)first;
@@ -339,7 +339,7 @@ static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t f
         (struct evq_batch){.rows = end - first, .tell = batch->tell, .listener = batch->listener};
     if (batch->tell != NULL && lane->threaded) {
         part->tell = lane_tell;
-        part->listener = lane->several;
+        part->listener = lane->multi;
     }
     part->inputs =
         batch->inputs != NULL ? batch->inputs + row * (size_t)plan->buffer_columns[0] : NULL;
@@ -374,12 +374,12 @@ static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t f
 }
 
 /* Where the parts of the lanes up to number `lane` end; always at the start of a sequence. */
-static int32_t part_end(const struct several *several, const struct evq_batch *batch, size_t lane,
+static int32_t part_end(const struct multi *multi, const struct evq_batch *batch, size_t lane,
                         int32_t sequence)
 {
-    const int64_t share = (int64_t)batch->rows * (int64_t)(lane + 1) / (int64_t)several->count;
+    const int64_t share = (int64_t)batch->rows * (int64_t)(lane + 1) / (int64_t)multi->count;
 
-    if (several->part.length_max == 0 || lane + 1 == several->count) {
+    if (multi->part.length_max == 0 || lane + 1 == multi->count) {
         return (int32_t)share;
     }
     while (sequence < batch->sequences && batch->starts[sequence] < share) {
@@ -388,18 +388,18 @@ static int32_t part_end(const struct several *several, const struct evq_batch *b
     return batch->starts[sequence];
 }
 
-static enum evq_status batch_cut(struct several *several, const struct evq_batch *batch,
+static enum evq_status batch_cut(struct multi *multi, const struct evq_batch *batch,
                                  struct evq_row_result *results, struct evq_error *err)
 {
-    const struct evq_plan *plan = &several->part;
+    const struct evq_plan *plan = &multi->part;
     const bool scored = plan->ops[plan->op_count - 1].kind == EVQ_OP_SCORE;
     int32_t first = 0;
     int32_t sequence = 0;
     int32_t score = 0;
 
-    for (size_t i = 0; i < several->count; i++) {
-        struct lane *lane = &several->lanes[i];
-        const int32_t end = part_end(several, batch, i, sequence);
+    for (size_t i = 0; i < multi->count; i++) {
+        struct lane *lane = &multi->lanes[i];
+        const int32_t end = part_end(multi, batch, i, sequence);
         lane->results = results + (scored ? score : first);
         if (!part_cut(lane, batch, first, end, &sequence, &score)) {
             return evq_error_set(err, EVQ_E_NOMEM, "a part of %d rows", (int)(end - first));
@@ -410,24 +410,24 @@ static enum evq_status batch_cut(struct several *several, const struct evq_batch
 }
 
 /* Checks what the division of the batch relies on. The devices check the rest. */
-static enum evq_status batch_check(const struct several *several, const struct evq_batch *batch,
+static enum evq_status batch_check(const struct multi *multi, const struct evq_batch *batch,
                                    struct evq_error *err)
 {
-    if (!several->prepared || several->weights_alone) {
+    if (!multi->prepared || multi->weights_alone) {
         return evq_error_set(err, EVQ_E_BUG, "exec before prepare");
     }
-    if (batch->rows < 0 || batch->rows > several->rows_max) {
+    if (batch->rows < 0 || batch->rows > multi->rows_max) {
         return evq_error_set(err, EVQ_E_BUG, "batch of %d rows for a plan of %d", (int)batch->rows,
-                             (int)several->rows_max);
+                             (int)multi->rows_max);
     }
-    bool good = several->part.length_max == 0 || batch->rows == 0 ||
+    bool good = multi->part.length_max == 0 || batch->rows == 0 ||
                 (batch->starts != NULL && batch->sequences >= 1 && batch->starts[0] == 0 &&
                  batch->starts[batch->sequences] == batch->rows);
     good = good && (batch->scores == 0 || (batch->scores > 0 && batch->score_rows != NULL &&
                                            batch->score_targets != NULL));
-    for (int32_t i = 0; good && several->part.length_max > 0 && i < batch->sequences; i++) {
+    for (int32_t i = 0; good && multi->part.length_max > 0 && i < batch->sequences; i++) {
         const int64_t length = (int64_t)batch->starts[i + 1] - batch->starts[i];
-        good = length >= 1 && length <= several->part.length_max;
+        good = length >= 1 && length <= multi->part.length_max;
     }
     for (int32_t i = 0; good && i < batch->scores; i++) {
         good = batch->score_rows[i] < batch->rows &&
@@ -438,64 +438,64 @@ static enum evq_status batch_check(const struct several *several, const struct e
                                 (int)batch->rows);
 }
 
-static void lanes_wait(struct several *several, const struct evq_batch *batch)
+static void lanes_wait(struct multi *multi, const struct evq_batch *batch)
 {
-    (void)pthread_mutex_lock(&several->lock);
-    while (several->busy > 0) {
-        if (several->told) {
-            several->told = false;
-            (void)pthread_mutex_unlock(&several->lock);
+    (void)pthread_mutex_lock(&multi->lock);
+    while (multi->busy > 0) {
+        if (multi->told) {
+            multi->told = false;
+            (void)pthread_mutex_unlock(&multi->lock);
             batch->tell(batch->listener);
-            (void)pthread_mutex_lock(&several->lock);
+            (void)pthread_mutex_lock(&multi->lock);
             continue;
         }
-        (void)pthread_cond_wait(&several->idle, &several->lock);
+        (void)pthread_cond_wait(&multi->idle, &multi->lock);
     }
-    several->told = false; // The next batch may have no listener.
-    (void)pthread_mutex_unlock(&several->lock);
+    multi->told = false; // The next batch may have no listener.
+    (void)pthread_mutex_unlock(&multi->lock);
 }
 
 /* If several devices fail, the failure of the first device is reported. */
-static enum evq_status several_exec(void *opened, const struct evq_batch *batch,
-                                    struct evq_row_result *results, struct evq_error *err)
+static enum evq_status multi_exec(void *opened, const struct evq_batch *batch,
+                                  struct evq_row_result *results, struct evq_error *err)
 {
-    struct several *several = opened;
+    struct multi *multi = opened;
 
-    enum evq_status status = batch_check(several, batch, err);
+    enum evq_status status = batch_check(multi, batch, err);
     if (status == EVQ_OK && batch->rows > 0) {
-        status = batch_cut(several, batch, results, err);
+        status = batch_cut(multi, batch, results, err);
     }
     if (status != EVQ_OK || batch->rows == 0) {
-        several->exec_calls += status == EVQ_OK;
+        multi->exec_calls += status == EVQ_OK;
         return status;
     }
-    (void)pthread_mutex_lock(&several->lock);
-    several->turn++;
-    several->busy = several->count - 1;
-    (void)pthread_cond_broadcast(&several->wake);
-    (void)pthread_mutex_unlock(&several->lock);
-    lane_run(&several->lanes[0]);
-    lanes_wait(several, batch);
-    for (size_t i = 0; i < several->count; i++) {
-        const struct lane *lane = &several->lanes[i];
+    (void)pthread_mutex_lock(&multi->lock);
+    multi->turn++;
+    multi->busy = multi->count - 1;
+    (void)pthread_cond_broadcast(&multi->wake);
+    (void)pthread_mutex_unlock(&multi->lock);
+    lane_run(&multi->lanes[0]);
+    lanes_wait(multi, batch);
+    for (size_t i = 0; i < multi->count; i++) {
+        const struct lane *lane = &multi->lanes[i];
         if (lane->status != EVQ_OK) {
-            return several->count == 1 ? evq_error_set(err, lane->status, "%s", lane->err.message)
-                                       : evq_error_set(err, lane->status, "device %zu of %zu: %s",
-                                                       i, several->count, lane->err.message);
+            return multi->count == 1 ? evq_error_set(err, lane->status, "%s", lane->err.message)
+                                     : evq_error_set(err, lane->status, "device %zu of %zu: %s", i,
+                                                     multi->count, lane->err.message);
         }
     }
-    several->exec_calls++;
+    multi->exec_calls++;
     return EVQ_OK;
 }
 
-static void several_stats(void *opened, struct evq_backend_stats *ret_stats)
+static void multi_stats(void *opened, struct evq_backend_stats *ret_stats)
 {
-    const struct several *several = opened;
+    const struct multi *multi = opened;
 
-    *ret_stats = (struct evq_backend_stats){.exec_calls = several->exec_calls};
-    for (size_t i = 0; i < several->count; i++) {
+    *ret_stats = (struct evq_backend_stats){.exec_calls = multi->exec_calls};
+    for (size_t i = 0; i < multi->count; i++) {
         struct evq_backend_stats stats;
-        several->ops->stats(several->lanes[i].state, &stats);
+        multi->ops->stats(multi->lanes[i].state, &stats);
         ret_stats->rows += stats.rows;
         ret_stats->flops += stats.flops;
         ret_stats->memory_bytes += stats.memory_bytes;
@@ -505,16 +505,16 @@ static void several_stats(void *opened, struct evq_backend_stats *ret_stats)
 const struct evq_backend_ops evq_multi_device_backend = {
     .abi_version = EVQ_BACKEND_ABI,
     .name = "several",
-    .caps = several_caps,
-    .alloc = several_alloc,
-    .free = several_free,
-    .prepare = several_prepare,
-    .reserve = several_reserve,
-    .exchange = several_exchange,
-    .put = several_put,
-    .settle = several_settle,
-    .catch_up = several_catch_up,
-    .exec = several_exec,
-    .stats = several_stats,
-    .close = several_close,
+    .caps = multi_caps,
+    .alloc = multi_alloc,
+    .free = multi_free,
+    .prepare = multi_prepare,
+    .reserve = multi_reserve,
+    .exchange = multi_exchange,
+    .put = multi_put,
+    .settle = multi_settle,
+    .catch_up = multi_catch_up,
+    .exec = multi_exec,
+    .stats = multi_stats,
+    .close = multi_close,
 };

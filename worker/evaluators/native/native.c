@@ -109,9 +109,9 @@ bool evq_native_close(struct evq_native *native)
         evq_backend_unload(&native->backend);
     }
     evq_model_free(native->model);
-    evq_warm_clear(&native->datasets);
-    evq_warm_clear(&native->corpora);
-    evq_warm_clear(&native->tokenizers);
+    evq_native_cache_clear(&native->datasets);
+    evq_native_cache_clear(&native->corpora);
+    evq_native_cache_clear(&native->tokenizers);
     free(native);
     return whole;
 }

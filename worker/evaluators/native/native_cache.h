@@ -18,12 +18,12 @@ struct evq_native_cache { // Starts with `free` set and everything else zero.
 };
 
 /* Finds the thing that same() accepts and moves it to the front; NULL: there is none. */
-void *evq_native_cache_find(struct evq_native_cache *warm,
+void *evq_native_cache_find(struct evq_native_cache *cache,
                             bool (*same)(const void *thing, const void *wanted),
                             const void *wanted);
 
 /* Takes over the thing as the first entry. Others may be freed. */
-void evq_native_cache_keep(struct evq_native_cache *warm, void *thing, size_t bytes);
-void evq_warm_clear(struct evq_native_cache *warm);
+void evq_native_cache_keep(struct evq_native_cache *cache, void *thing, size_t bytes);
+void evq_native_cache_clear(struct evq_native_cache *cache);
 
 #endif
