@@ -17,6 +17,7 @@
  *
  *   redis_round.c      one round with Redis: registration, outbox, heartbeats, claims, waiting
  *
+ *   heartbeat.c        keeps the leases alive
  *   redis_session.c    the connections to Redis
  *
  *   result_outbox.c    tells Redis the results and the ends of jobs
@@ -138,7 +139,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
 /* Asks all children to exit, kills those that do not, and reaps them. */
 void evq_children_stop(struct evq_supervisor *supervisor);
 
-/* ---- dispatch.c ---- */
+/* ---- redis_round.c ---- */
 
 /* Does everything that can be done with Redis now. Outages are waited out. An error that ends the
  * worker sets draining and exit_code. */
@@ -148,7 +149,13 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor);
 /* Call it when the waiting connection is readable, or may be overdue. */
 void evq_redis_round_wake(struct evq_supervisor *supervisor, bool readable);
 
-/* ---- outboxes.c ---- */
+/* ---- heartbeat.c ---- */
+
+/* Sends the heartbeats of all leases, because one that is left out lapses. If the keyspace was
+ * lost, it stops, so that the jobs are adopted first. Returns false if Redis is away. */
+bool evq_heartbeat_send(struct evq_supervisor *supervisor);
+
+/* ---- result_outbox.c ---- */
 
 /* Tells Redis everything that waits in the outboxes. Returns false if Redis is away; the rest is
  * sent later. */
@@ -188,7 +195,7 @@ uint32_t evq_claim_rules_busy(const struct evq_supervisor *supervisor); // Slots
 /* Whether the child of some slot is starting or leaving. */
 bool evq_claim_rules_changing(const struct evq_supervisor *supervisor);
 
-/* ---- held_leases.c ---- */
+/* ---- lease_list.c ---- */
 
 /* Stops the slot that runs the lease's job. Whatever the slot still reports is ignored. */
 void evq_lease_list_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
@@ -213,7 +220,7 @@ bool evq_disk_pause_any(const struct evq_supervisor *supervisor);
 int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor);
 void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 
-/* ---- ahead.c ---- */
+/* ---- prefetch.c ---- */
 
 /* A job has started: looks for the next one a moment later. */
 void evq_prefetch_begin(struct evq_supervisor *supervisor);
