@@ -148,6 +148,8 @@ class Live(SceneTest):
     def ask(cls, method: str, target: str, who: Optional[str], body: Any = None) -> Tuple[int, Any, bytes]:
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {cls.token(who)}"} if who else {}
+        if data is not None:
+            headers["Content-Type"] = "application/json"
         request = urllib.request.Request(cls.url + target, data=data, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
