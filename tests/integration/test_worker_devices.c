@@ -481,7 +481,7 @@ static void gpus_without_a_slot_are_told(void **state)
                        "suites: {says: {evaluator: says, tasks: [{name: t, type: any}]}}\n");
     struct fixture_worker *worker =
         fixture_site_worker(site, "--devices", "auto", "--slots", "1", NULL);
-    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_left slots=1 gpus=1 of=3 reason="
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_unused slots=1 gpus=1 of=3 reason="
                                                 "\"worker.slots and worker.gpus_per_slot"));
     FIXTURE_UNTIL(doctor_holds(site, " take 1 of the 3 GPUs that they see"));
     struct fixture_worker *second =
@@ -493,13 +493,13 @@ static void gpus_without_a_slot_are_told(void **state)
     fixture_worker_signal(worker, SIGTERM);
     assert_int_equal(fixture_worker_wait(worker), 0);
     worker = fixture_site_worker(site, "--devices", "MIG-two,MIG-one", "--slots", "1", NULL);
-    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_left slots=1 gpus=1 of=2 reason=\"a "
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_unused slots=1 gpus=1 of=2 reason=\"a "
                                                 "slot computes on one MIG instance"));
     fixture_worker_signal(worker, SIGTERM);
     assert_int_equal(fixture_worker_wait(worker), 0);
     worker = fixture_site_worker(site, "--devices", "auto", NULL);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "slot=2 devices=GPU-c"));
-    assert_false(fixture_worker_logged(worker, "event=gpus_left"));
+    assert_false(fixture_worker_logged(worker, "event=gpus_unused"));
     assert_false(doctor_holds(site, "GPUs that they see"));
 }
 

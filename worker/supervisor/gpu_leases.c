@@ -254,6 +254,6 @@ void evq_gpu_leases_leave(struct evq_supervisor *supervisor)
     }
     const enum evq_status status = leases_call(supervisor, 0, &err);
     if (status != EVQ_OK) {
-        evq_log(EVQ_LOG_WARN, "gpus_kept", "reason=%s", err.message);
+        evq_log(EVQ_LOG_WARN, "gpus_not_released", "reason=%s", err.message);
     }
 }

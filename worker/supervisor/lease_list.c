@@ -35,7 +35,7 @@ void evq_lease_list_drop(struct evq_supervisor *supervisor, struct evq_lease *le
                          enum evq_cause cause)
 {
     evq_lease_list_detach(supervisor, lease);
-    evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
+    evq_log(EVQ_LOG_INFO, "job_dropped", "job=%s why=%s", lease->claim->id,
             evq_cause_rule(cause)->name);
     evq_lease_list_remove(supervisor, lease);
 }

@@ -100,7 +100,7 @@ static void gpus_count(struct evq_supervisor *supervisor, const struct evq_devic
     supervisor->gpus_seen = devices->count;
     supervisor->gpus_taken = taken < devices->count ? taken : devices->count;
     if (taken < devices->count) {
-        evq_log(EVQ_LOG_WARN, "gpus_left", "slots=%u gpus=%u of=%u reason=%s",
+        evq_log(EVQ_LOG_WARN, "gpus_unused", "slots=%u gpus=%u of=%u reason=%s",
                 supervisor->slot_count, taken, devices->count,
                 shared ? "worker.slots and worker.gpus_per_slot make no slot for the others, which "
                          "other workers of this machine may lease"
@@ -387,7 +387,7 @@ static void supervisor_leave(struct evq_supervisor *supervisor)
 
     evq_redis_session_wait_drop(&supervisor->redis);
     if (supervisor->leases != NULL) {
-        evq_log(EVQ_LOG_ERROR, "leave_unsaid", "jobs=%d reason=%s", 1,
+        evq_log(EVQ_LOG_ERROR, "leases_unreported", "reason=%s",
                 "Redis could not be told of all jobs: their leases will lapse");
         supervisor->exit_code =
             supervisor->exit_code == EVQ_EXIT_OK ? EVQ_EXIT_UNREACHABLE : supervisor->exit_code;
