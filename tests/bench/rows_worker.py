@@ -20,7 +20,7 @@ evaluators:
   noop: {kind: persistent, argv: [%s/noop_evaluator, $OUT/noop.log]}
 suites:
   noop: {evaluator: noop, limits: {seconds: 600}, tasks: [{name: t, type: any}]}
-logger: {directory: $OUT/results, sinks: [{kind: jsonl}, {kind: tensorboard}]}
+logger: {directory: $OUT/results, sinks: [{kind: jsonl}, {kind: tensorboard}, {kind: best, enabled: false}]}
 """
 AOF = {"off": ("no", "no"), "everysec": ("yes", "everysec"), "always": ("yes", "always")}
 
