@@ -33,13 +33,13 @@ struct evq_forward {
     struct evq_queue *queue;
     struct evq_sink_context context;
     void *state;
-    struct evq_entry *held; // Written later: a smaller step is open. Owned.
+    struct evq_entry *held; // The sink held them back. Owned.
     uint32_t held_count;
-    struct evq_entry *done; // Taken by the sink, neither flushed nor acknowledged. Owned.
+    struct evq_entry *done; // Taken by the sink, not yet acknowledged. Owned.
     uint32_t done_count;
-    int64_t done_since_ms; // The first of them.
+    int64_t done_since_ms; // When the first of them was taken.
     bool registered;       // The group exists.
-    bool sink_failed;      // The sink itself in this turn, not Redis.
+    bool sink_failed;      // The sink caused the error of this turn, not Redis.
     char pending[32];      // Those delivered before and not acknowledged come first: of them
                            // what is behind this id; "": no more.
     uint32_t failures;     // In a row.
@@ -61,7 +61,7 @@ static void entries_free(struct evq_entry *entries, uint32_t count)
     }
 }
 
-/* What is not acknowledged comes again, from the first on. */
+/* Drops the entries in memory. Everything that is not acknowledged is read again. */
 static void taken_drop(struct evq_forward *forward)
 {
     entries_free(forward->held, forward->held_count);
@@ -70,7 +70,7 @@ static void taken_drop(struct evq_forward *forward)
     (void)snprintf(forward->pending, sizeof(forward->pending), "0");
 }
 
-/* Sets aside what the sink will never take; err says why. */
+/* Sets aside a result that the sink refused for good. err says why. */
 static enum evq_status entry_refuse(struct evq_forward *forward, const struct evq_result *result,
                                     struct evq_error *err)
 {
@@ -87,9 +87,8 @@ static enum evq_status entry_refuse(struct evq_forward *forward, const struct ev
     return status;
 }
 
-/*
- * Gives one entry to the sink. Taken: its id moves to those done. Held: it moves to the held ones.
- * Any other status: the sink is down.
+/* Gives one entry to the sink. An entry that is taken moves to `done`, one that is held back moves
+ * to `held`. Any other status: the sink is down.
  */
 static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry *entry,
                                   struct evq_error *err)
@@ -117,8 +116,8 @@ static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry 
     return status;
 }
 
-/* Of a sink that takes each by itself also when the next one failed, for which status and err
- * stand: it moves on, so that the next try comes soon. */
+/* Acknowledges what is done. status and err: how the next entry ended. If that failed, the sink
+ * still made progress, so that the next attempt comes soon. */
 static enum evq_status done_acknowledge(struct evq_forward *forward, enum evq_status status,
                                         struct evq_error *err)
 {
@@ -139,7 +138,7 @@ static enum evq_status done_acknowledge(struct evq_forward *forward, enum evq_st
     return EVQ_OK;
 }
 
-/* Flushes and acknowledges what is done, if anything. status, err: what became of the next one. */
+/* Flushes and acknowledges what is done, if anything. status, err: how the next entry ended. */
 static enum evq_status done_settle(struct evq_forward *forward, enum evq_status status,
                                    struct evq_error *err)
 {
@@ -157,15 +156,15 @@ static enum evq_status done_settle(struct evq_forward *forward, enum evq_status 
     return status;
 }
 
-/* Whether what is done can wait for what comes next: a flush costs a sync of the disk, and late
- * points of TensorBoard cost all that come after them again. */
+/* Whether the flush can wait for more entries. A flush costs a sync of the disk, and late points of
+ * TensorBoard cost a rewrite. */
 static bool gathers(const struct evq_forward *forward, bool more)
 {
     return more && forward->ops->gathers && forward->done_count <= DONE_MAX - BATCH_MAX &&
            evq_clock_mono_ms() - forward->done_since_ms < GATHER_MS;
 }
 
-/* Whether what was not given yet is left to the next process: each may take its receiver long. */
+/* Whether to stop before the next entry, because its receiver may take long. */
 static bool stopped_between(const struct evq_forward *forward)
 {
     return forward->ops->each && atomic_load(&forward->stop);
@@ -229,14 +228,15 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
         struct evq_queue_info after;
         status = evq_queue_info(forward->queue, &before, err);
         if (status == EVQ_OK) {
-            // All: in a new keyspace, too, none may be trimmed past before it is there.
+            // All sinks of this logger, so that nothing is trimmed in a new keyspace before they
+            // exist.
             status = sinks_open(forward->queue, forward->sinks, forward->sink_count, err);
         }
         if (status == EVQ_OK) {
             status = evq_queue_info(forward->queue, &after, err);
         }
         if (status == EVQ_OK && strcmp(before.epoch, after.epoch) != 0) {
-            // The keyspace went, or came, meanwhile: the first of them may stand in the old one.
+            // The keyspace was replaced meanwhile: the first sink may be registered in the old one.
             status = evq_error_set(err, EVQ_E_RETRY, "the queue's keyspace is a new one");
         }
         forward->registered = status == EVQ_OK;
@@ -251,7 +251,7 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
     return status;
 }
 
-/* For `evalq status`: what ails the sink, "" nothing. */
+/* Stores the sink's error for `evalq status`. "": it has none. */
 static void error_note(struct evq_forward *forward, const char *message)
 {
     struct evq_error ignored;
@@ -261,7 +261,7 @@ static void error_note(struct evq_forward *forward, const char *message)
     }
 }
 
-/* Says that this one serves the sink, and when another one does too. */
+/* Tells Redis that this logger serves the sink, and logs when another one does too. */
 static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error *err)
 {
     struct evq_sink_owner *served = &forward->served;
@@ -317,7 +317,7 @@ static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
     return batch_forward(forward, entries, count, more, err);
 }
 
-/* Nothing that waiting could mend. */
+/* Whether no retry can help. */
 static bool is_final(enum evq_status status)
 {
     return status == EVQ_E_AUTH || status == EVQ_E_VERSION || status == EVQ_E_CONFLICT ||
@@ -331,11 +331,11 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
         evq_clock_backoff_ms(&forward->random, forward->failures, BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
 
     if (status == EVQ_E_NOT_FOUND) {
-        // The group went with a new epoch, or with the stream: with a new group everything comes
-        // again, known by its id.
+        // The group was lost with the keyspace or the stream. The new group delivers everything
+        // again, and the sink recognises each result by its id.
         forward->registered = false;
     }
-    // Once, not with every try: a disk may be full for days.
+    // Logged once, not with every attempt, because a disk may be full for days.
     const bool told = forward->failures > 0 && forward->said == status &&
                       forward->said_sink_failed == forward->sink_failed;
     forward->said = status;
@@ -346,11 +346,11 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     taken_drop(forward);
     forward->failures++;
     if (forward->sink_failed || (status != EVQ_E_IO && status != EVQ_E_TIMEOUT)) {
-        error_note(forward, error->message); // If Redis is what fails, nobody could read it there.
+        error_note(forward, error->message); // Without Redis nobody could read it.
     }
     int64_t deadline_ms = evq_clock_mono_ms() + wait_ms;
     while (!atomic_load(&forward->stop) && evq_clock_left_ms(deadline_ms) > 0) {
-        (void)poll(NULL, 0, STOP_LOOK_MS); // Short, so that a stop is heeded soon.
+        (void)poll(NULL, 0, STOP_LOOK_MS); // Short, so that a stop is noticed soon.
     }
 }
 
@@ -389,8 +389,8 @@ static void *forward_main(void *argument)
         if (status == EVQ_E_STOPPED) {
             break;
         }
-        // All sinks were registered before this thread began: functions, permissions and the
-        // stream that go from under a logger that runs come again, as for everybody who runs.
+        // All sinks were registered before this thread began. If functions, permissions or the
+        // stream disappear while the logger runs, it waits for them like every running program.
         const bool began =
             (status == EVQ_E_VERSION || status == EVQ_E_AUTH || status == EVQ_E_INVALID) &&
             !forward->sink_failed;
@@ -481,7 +481,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->ops = evq_sink_find(sink->kind);
     forward->random = evq_clock_random();
     evq_sink_owner_init(&forward->served, config->logger.directory);
-    taken_drop(forward); // What an earlier process had.
+    taken_drop(forward); // Reads the entries of an earlier process first.
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
         status = evq_error_set(err, EVQ_E_NOMEM, "the thread of sink '%s'", sink->name);

@@ -18,7 +18,7 @@
 #define TICK_MS   200
 #define TRIM_MS   60000
 
-/* What a burst of results took and gave back returns to the system: the allocator would keep it. */
+/* Returns memory to the system that a burst of results needed. The allocator would keep it. */
 static void memory_trim(int64_t *due_ms)
 {
 #ifdef __GLIBC__
@@ -81,7 +81,7 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     return status;
 }
 
-/* What is wrong before Redis was asked is the configuration's fault, and so is a sink's option. */
+/* Locks the directory and runs the sinks. Returns the exit code. */
 static int logger_run(const struct evq_config *config, const sigset_t *signals,
                       struct evq_error *err)
 {
@@ -90,7 +90,7 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
     if (evq_file_make_directories(config->logger.directory, 0755, err) != EVQ_OK) {
         return EVQ_EXIT_CONFIG;
     }
-    // One lock for all sinks: with a lock each, two loggers could hold some of them and both give
+    // One lock for all sinks. With one lock for each, two loggers could each get some and both give
     // up.
     enum evq_status status =
         evq_directory_lock_take(config->logger.directory, LOCK_NAME, &lock_fd, err);

@@ -1,6 +1,5 @@
-/*
- * Numbers by step and name, and as CSV (RFC 4180): a header "step,NAME,...", then a line per step
- * in ascending order; an empty field is no number. One thread.
+/* A table of numbers by step and name, and its CSV form (RFC 4180): a header "step,NAME,...", then
+ * one line for each step in ascending order. An empty field means no number. One thread.
  */
 #ifndef EVQ_LOGGER_CSV_TABLE_H
 #define EVQ_LOGGER_CSV_TABLE_H
@@ -29,12 +28,12 @@ struct evq_csv_table {
     size_t row_room;
 };
 
-/* Puts a number, in place of the one that is there; *ret_changed: it was another, or none.
- * EVQ_E_NOMEM, EVQ_E_LIMIT. */
+/* Sets a number. *ret_changed: the cell was empty or had another number. EVQ_E_NOMEM, EVQ_E_LIMIT.
+ */
 enum evq_status evq_csv_table_put(struct evq_csv_table *table, int64_t step, const char *name,
                                   double value, bool *ret_changed,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* Appends all of it; out->failed: no memory. Doubles carry 17 digits. */
+/* Appends the table as CSV, doubles with 17 digits. out->failed: no memory. */
 void evq_csv_table_csv(const struct evq_csv_table *table, struct evq_buffer *out);
 /* Takes what evq_csv_table_csv() wrote into an empty table. EVQ_E_CORRUPT names line and fault. */
 enum evq_status evq_csv_table_read(struct evq_csv_table *table, const char *text, size_t bytes,

@@ -1,8 +1,7 @@
-/*
- * RUN/results.jsonl: one JSON object a line, appended and synced before it is acknowledged. What a
- * redelivery repeats is known by its result id and its numbers: those in the file are read back
- * when it is opened, and a torn last line is cut off. Other numbers under the same id are another
- * evaluation, of a run that was forgotten and came again, say.
+/* The sink `jsonl`: one file RUN/results.jsonl with one JSON object a line, appended and synced
+ * before it is acknowledged. A repeated result is recognised by its result id and its numbers,
+ * which are read from the file when it is opened. A torn last line is cut off. Other numbers under
+ * the same id are another evaluation, for example after the run was forgotten.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,16 +21,16 @@
 #define NAME           "results.jsonl"
 #define OPEN_RUNS_MAX  128
 #define LINE_BYTES_MAX (1u << 20)
-#define PENDING_BYTES  ((size_t)1 << 20) // From here on they are written before they are asked for.
-#define KEPT_BYTES     ((size_t)64 << 10) // Of the memory for them, until the next.
+#define PENDING_BYTES  ((size_t)1 << 20)  // From this size on, lines are written before the flush.
+#define KEPT_BYTES     ((size_t)64 << 10) // Memory that an idle run may keep.
 #define KEY_BYTES_MAX  (EVQ_RESULT_ID_BYTES_MAX + sizeof(uint64_t))
 
 struct jsonl_run {
     char directory[PATH_MAX];
     int fd;
-    off_t bytes;               // Durable content; where a failed write is cut back to.
-    struct evq_buffer pending; // Lines behind it, not yet in the file.
-    struct evq_id_set *keys;   // Of all lines, those pending too.
+    off_t bytes;               // Durable content. A failed write is cut back to it.
+    struct evq_buffer pending; // Lines that are not yet in the file.
+    struct evq_id_set *keys;   // The keys of all lines, including pending ones.
 };
 
 struct jsonl {
@@ -40,8 +39,8 @@ struct jsonl {
     struct evq_buffer line;
 };
 
-/* What stands between two texts of a line, neither of which can be within a value; *ret_bytes 0:
- * nothing. */
+/* Finds the part of a line between two texts, which cannot be inside a value. *ret_bytes is 0 if
+ * there is none. */
 static const char *between(const char *line, size_t bytes, const char *before, const char *after,
                            size_t *ret_bytes)
 {
@@ -57,8 +56,8 @@ static const char *between(const char *line, size_t bytes, const char *before, c
     return at;
 }
 
-/* What a line that evq_result_json() wrote is known by: its result_id, which holds no character
- * that JSON escapes, and a hash of its metrics. How many bytes that is; 0: the line has no id. */
+/* Makes the key of a line: its result_id, which has no character that JSON escapes, and a hash of
+ * its metrics. Returns the key's length, or 0 if the line has no id. */
 static size_t line_key(const char *line, size_t bytes, char key[KEY_BYTES_MAX])
 {
     size_t id_bytes;
@@ -75,7 +74,7 @@ static size_t line_key(const char *line, size_t bytes, char key[KEY_BYTES_MAX])
     return id_bytes + sizeof(hash);
 }
 
-/* Adds the keys of all whole lines; *ret_bytes: how many bytes they are. */
+/* Adds the keys of all complete lines. *ret_bytes: how many bytes these lines have. */
 static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_id_set *keys,
                                   size_t *ret_bytes, struct evq_error *err)
 {
@@ -95,7 +94,7 @@ static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_
     return status;
 }
 
-/* Reads the keys of all whole lines; run->bytes becomes the end of the last one. */
+/* Reads the keys of all complete lines of the file. run->bytes becomes the end of the last one. */
 static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct evq_error *err)
 {
     struct evq_buffer text;
@@ -240,7 +239,7 @@ static enum evq_status jsonl_open(const struct evq_sink_context *context, void *
     return EVQ_OK;
 }
 
-/* The line and its key, both or neither. */
+/* Adds a line and its key, or after an error neither. */
 static enum evq_status run_add(struct jsonl_run *run, const char *key, size_t key_bytes,
                                const struct evq_buffer *line, struct evq_error *err)
 {
@@ -265,7 +264,7 @@ static enum evq_status jsonl_flush(void *state, struct evq_error *err)
     return evq_run_directories_flush(sink->dirs, err);
 }
 
-/* The result as a line. */
+/* Writes the result as a line. */
 static enum evq_status line_make(struct evq_buffer *line, const struct evq_result *result,
                                  struct evq_error *err)
 {
@@ -278,7 +277,7 @@ static enum evq_status line_make(struct evq_buffer *line, const struct evq_resul
         return EVQ_OK;
     }
     evq_result_id(result, id);
-    // Without memory it comes again; told as over the limit it would be set aside.
+    // Without memory the result comes again. EVQ_E_LIMIT would set it aside.
     return line->full ? evq_error_set(err, EVQ_E_LIMIT, "result %s is over %u bytes as JSON", id,
                                       LINE_BYTES_MAX)
                       : evq_error_set(err, EVQ_E_NOMEM, "result %s", id);

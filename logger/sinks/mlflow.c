@@ -1,8 +1,7 @@
-/*
- * MLflow by its REST API. A result's metrics carry the time of its publication, so that a
- * redelivered one is byte for byte what the server has: stores in SQL know it by their primary key.
- * They go to the run whose id the training gave (tracker mlflow_run_id), unless own_run is true,
- * else to a run of evalq's own, one for each run of training, found or created once by its tag.
+/* The sink `mlflow`: MLflow by its REST API. Metrics have the time of the result's publication, so
+ * that a repeated result is equal to what the server has, and an SQL store recognises it by its
+ * primary key. Metrics go to the run whose id the training gave (tracker mlflow_run_id). If there
+ * is none, or own_run is true, they go to a run that evalq makes once for each training run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +161,7 @@ static enum evq_status mlflow_open(const struct evq_sink_context *context, void 
     return EVQ_OK;
 }
 
-/* Where in runs the result belongs; SIZE_MAX: out of memory. */
+/* Index of the result's run in runs. SIZE_MAX: no memory. */
 static size_t run_of(struct mlflow *sink, const struct evq_result *result)
 {
     const char *given =
@@ -298,9 +297,8 @@ static enum evq_status items_log(struct mlflow *sink, struct run *run, const str
     return status;
 }
 
-/* The same; where the server refuses several, each by itself, so that one bad result costs no
- * other.
- */
+/* The same. If the server refuses several items, sends each by itself, so that one bad result costs
+ * no other. */
 static enum evq_status items_send(struct mlflow *sink, size_t run, size_t first, size_t end,
                                   struct evq_error *err)
 {

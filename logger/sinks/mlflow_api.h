@@ -1,5 +1,4 @@
-/*
- * What the MLflow sink needs of MLflow's REST API, version 2.0. One thread.
+/* The calls of MLflow's REST API, version 2.0, that the sink `mlflow` needs. One thread.
  */
 #ifndef EVQ_LOGGER_MLFLOW_API_H
 #define EVQ_LOGGER_MLFLOW_API_H
@@ -30,12 +29,11 @@ enum evq_status evq_mlflow_open(const struct evq_mlflow_config *config,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_mlflow_close(struct evq_mlflow *mlflow); // Accepts NULL.
 
-/*
- * The run that holds evalq's results of `key` (QUEUE/RUN): found by its tags in the experiment,
- * which is made when it is not there, else created under name. A run that was tagged as the one for
- * results goes before others, of several the oldest: whatever died in between, one run gets all.
- * Errors of this and the next: EVQ_E_RETRY, EVQ_E_IO, EVQ_E_TIMEOUT; EVQ_E_INVALID: the server
- * refuses what was sent, or the run is gone.
+/* Finds the run for evalq's results of `key` (QUEUE/RUN) by its tags, or creates it under name.
+ * Makes the experiment if it does not exist. A run with the tag for results is preferred, and the
+ * oldest of several, so that one run gets all results even after crashes. Errors of this and the
+ * next: EVQ_E_RETRY, EVQ_E_IO, EVQ_E_TIMEOUT; EVQ_E_INVALID: the server refuses what was sent, or
+ * the run is gone.
  */
 enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const char *name,
                                char ret_run[EVQ_MLFLOW_ID_BYTES_MAX],
@@ -46,7 +44,7 @@ enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const
 enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const char *metrics,
                                size_t bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Whether two names differ only by signs of ASCII that MLflow allows in no key. */
+/* Whether two names differ only in ASCII signs that MLflow allows in no key. */
 bool evq_mlflow_alike(const char *a, const char *b) EVQ_CHECK_RESULT;
 
 /* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore; the

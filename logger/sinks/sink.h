@@ -1,7 +1,6 @@
-/*
- * Where results go. One sink is driven by one thread of the logger, from its own consumer group; an
- * entry is acknowledged only after write() and flush() returned EVQ_OK. A redelivered result must
- * be recognised by its result id.
+/* A sink: a destination of results. One thread of the logger serves one sink, from the sink's own
+ * consumer group. An entry is acknowledged only after write() and flush() returned EVQ_OK. The sink
+ * must recognise a repeated result by its result id.
  */
 #ifndef EVQ_LOGGER_SINK_H
 #define EVQ_LOGGER_SINK_H
@@ -13,39 +12,37 @@
 #include "shared/queue/queue.h"
 #include "shared/queue/result.h"
 
-/* What the logger lends a sink while it is open. */
+/* What a sink may use while it is open. */
 struct evq_sink_context {
     const struct evq_config *config;
     const struct evq_sink_config *sink;
-    const char *directory;   // logger.directory, existing; the sink's own files go beneath it.
+    const char *directory;   // logger.directory, which exists. The sink's files are beneath it.
     struct evq_queue *queue; // The thread's own.
-    const atomic_bool *stop; // Set: the program is to end, long waits too. May be NULL.
+    const atomic_bool *stop; // Set: the logger stops, and long waits must end. May be NULL.
     bool crowded;            // Hold nothing back now: the logger's list is full, or it stops.
 };
 
 struct evq_sink_ops {
     const char *kind;           // "jsonl", "tensorboard", ...
-    const char *const *options; // What it knows, ended by NULL; a list is "NAME.".
-    // Each write is complete in itself: what was taken is acknowledged though the next one fails.
+    const char *const *options; // Its options, ended by NULL. A list is "NAME.".
+    // Each write is complete by itself: it is acknowledged even if the next one fails.
     bool each;
-    // While more wait it may be flushed seldom: what it was given comes to the same when it is
-    // given again.
+    // It may be flushed seldom while more results wait, because a repeated result changes nothing.
     bool gathers;
-    // It has use for the ends of jobs; else none is read for it.
+    // It also gets the ends of jobs.
     bool ends;
     /* context outlives the state. EVQ_E_CONFLICT: another process holds the sink's files. */
     enum evq_status (*open)(const struct evq_sink_context *context, void **ret_state,
                             struct evq_error *err);
-    /*
-     * Takes one result or end; may buffer. EVQ_E_INCOMPLETE: held back, give it again later (do not
-     * acknowledge). EVQ_E_INVALID, EVQ_E_LIMIT: it can never be written; the logger records that
-     * and acknowledges it. Any other: the sink is down; everything since the last flush is given
-     * again after a pause.
+    /* Takes one result or end; may buffer it. EVQ_E_INCOMPLETE: the logger must give it again
+     * later. EVQ_E_INVALID, EVQ_E_LIMIT: it can never be written; the logger sets it aside with the
+     * reason and acknowledges it. Any other status: the sink is down, and everything since the last
+     * flush is given again after a pause.
      */
     enum evq_status (*write)(void *state, const struct evq_result *result, struct evq_error *err);
     /* Makes everything written durable. */
     enum evq_status (*flush)(void *state, struct evq_error *err);
-    void (*close)(void *state); // Accepts NULL; compacts what can be compacted.
+    void (*close)(void *state); // Accepts NULL.
 };
 
 extern const struct evq_sink_ops evq_sink_jsonl;
@@ -69,40 +66,38 @@ const struct evq_sink_ops *evq_sink_find(const char *kind);
  */
 size_t evq_sink_collect(const struct evq_config *config, const struct evq_sink_config **sinks);
 
-/* Whether its kind and its options are known. EVQ_E_INVALID names the nearest, or what this build
+/* Checks the kind and the options. EVQ_E_INVALID names the nearest valid one, or what this build
  * lacks. */
 enum evq_status evq_sink_check(const struct evq_sink_config *sink,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* An option of the sink that is a time, a week at most; EVQ_E_INVALID names sink and key. Absent:
- * fallback. */
+/* Reads an option in seconds, at most a week. If it is absent, it is fallback. EVQ_E_INVALID names
+ * sink and key. */
 enum evq_status evq_sink_option_seconds(const struct evq_sink_config *sink, const char *key,
                                         double fallback, double *ret_value,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
-/* As true or false; absent: false. */
+/* Reads an option that is true or false. If it is absent, it is false. */
 enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const char *key,
                                      bool *ret_value, struct evq_error *err) EVQ_CHECK_RESULT;
-/* As text; NULL: it is not there. */
+/* Returns an option as text, or NULL if it is absent. */
 const char *evq_sink_option(const struct evq_sink_config *sink, const char *key);
-/* As a list of at most `most` texts, which point into the configuration. out has room for one more,
- * a NULL at the end. Returns how many there are. */
+/* Reads an option that is a list of at most `most` texts, which point into the configuration. out
+ * has room for one more: the NULL at the end. Returns how many there are. */
 size_t evq_sink_option_list(const struct evq_sink_config *sink, const char *key, const char **out,
                             size_t most);
 
-/*
- * A secret: the content of the file that the option KEY_file names, without the newline at its end,
- * else the environment's variable (NULL: none). out, empty and initialised, stays empty where there
- * is none. EVQ_E_INVALID: the file cannot be read or any user may read it, or the secret itself
- * stands in the configuration as KEY.
+/* Reads a secret: the content of the file that the option KEY_file names, without the newline at
+ * its end, else the environment variable (NULL: none). out must be initialised; it stays empty if
+ * there is no secret. EVQ_E_INVALID: the file cannot be read, or every user may read it, or the
+ * configuration has the secret itself as KEY.
  */
 enum evq_status evq_sink_secret(const struct evq_sink_config *sink, const char *key,
                                 const char *variable, struct evq_buffer *out,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/*
- * What a sink can never take: into the log, and with its reason into the queue's `bad` stream,
- * where status shows it. data: what there is of it. Any error: it could not be set aside, and must
- * be given again.
+/* Sets aside a result that a sink can never take: logs it and stores it with the reason in the
+ * queue's `bad` stream, which status shows. data: its content, if known. After an error it must be
+ * given again.
  */
 enum evq_status evq_sink_refuse(const struct evq_sink_context *context, const char *result_id,
                                 const void *data, size_t bytes, const char *reason,

@@ -1,9 +1,8 @@
-/*
- * A webhook: each result is one POST to the option `url` (or the content of `url_file`), as
- * Standard Webhooks has it: webhook-id is the result's id, the same at every try, and the signature
- * is that of the secrets (`secret_file`, one a line, or $EVALQ_WEBHOOK_SECRET). The receiver knows
- * by the id what it has: at least once. What was taken of a batch that failed further on is not
- * sent again.
+/* The sink `webhook`: one POST for each result to the option `url` (or the content of `url_file`),
+ * as Standard Webhooks defines it. webhook-id is the result's id, the same at every attempt. The
+ * secrets of the signatures are in `secret_file`, one a line, or $EVALQ_WEBHOOK_SECRET. The
+ * receiver gets a result at least once and recognises it by its id. What it took before an error is
+ * not sent again.
  */
 #include <inttypes.h>
 #include <stdio.h>
