@@ -36,9 +36,9 @@ static const char *metrics_of(const char *stats, struct evq_buffer *out)
     struct evq_error err = {EVQ_OK, ""};
 
     evq_buffer_init(out, 0);
-    struct evq_metrics_registry *tally = evq_metrics_registry_new();
-    assert_status_err(evq_metrics_write("main", stats, 0.25, tally, out, &err), EVQ_OK, &err);
-    evq_metrics_registry_free(tally);
+    struct evq_metrics_registry *registry = evq_metrics_registry_new();
+    assert_status_err(evq_metrics_write("main", stats, 0.25, registry, out, &err), EVQ_OK, &err);
+    evq_metrics_registry_free(registry);
     return evq_buffer_string(out);
 }
 
@@ -153,30 +153,30 @@ static void results_add_up(void **state)
         "variant=\"ema\",suite=\"heldout\",task=\"digits\",metric=\"loss\",better=\"lower\"} "
         "0.25\n",
     };
-    struct evq_metrics_registry *tally = evq_metrics_registry_new();
+    struct evq_metrics_registry *registry = evq_metrics_registry_new();
     struct evq_metric loss = {
         .name = "loss", .value = 0.5, .higher_is_better = -1, .std_error = (double)NAN};
     struct evq_result result = task_of("a", 200, &loss);
     struct evq_buffer out;
 
-    evq_metrics_registry_take(tally, &result, false);
+    evq_metrics_registry_take(registry, &result, false);
     loss.value = 0.25; // Of before the gateway began: a value, and never counted.
     result.variant = "ema";
-    evq_metrics_registry_take(tally, &result, true);
+    evq_metrics_registry_take(registry, &result, true);
     result.variant = "regular";
     loss.value = 0.75;
     result.step = 100;
-    evq_metrics_registry_take(tally, &result, false);
+    evq_metrics_registry_take(registry, &result, false);
     result.task = "";
     result.state = EVQ_JOB_DONE;
-    evq_metrics_registry_take(tally, &result, false);
+    evq_metrics_registry_take(registry, &result, false);
     evq_buffer_init(&out, 0);
-    evq_metrics_registry_write(tally, "q", &out);
+    evq_metrics_registry_write(registry, "q", &out);
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         holds(evq_buffer_string(&out), lines[i]);
     }
     evq_buffer_free(&out);
-    evq_metrics_registry_free(tally);
+    evq_metrics_registry_free(registry);
 }
 
 /* To Prometheus the first value of a counter is no increase: what all died at once would be none.
@@ -185,45 +185,45 @@ static void suites_are_counted_from_zero(void **state)
 {
     (void)state;
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_metrics_registry *tally = evq_metrics_registry_new();
+    struct evq_metrics_registry *registry = evq_metrics_registry_new();
     struct evq_buffer out;
 
     evq_buffer_init(&out, 0);
-    assert_status_err(evq_metrics_write("q", stats_text, 0, tally, &out, &err), EVQ_OK, &err);
-    evq_metrics_registry_write(tally, "q", &out);
+    assert_status_err(evq_metrics_write("q", stats_text, 0, registry, &out, &err), EVQ_OK, &err);
+    evq_metrics_registry_write(registry, "q", &out);
     holds(evq_buffer_string(&out),
           "evalq_jobs_ended_total{queue=\"q\",suite=\"a\\\"b\",state=\"dead\"} 0\n");
     evq_buffer_free(&out);
-    evq_metrics_registry_free(tally);
+    evq_metrics_registry_free(registry);
 }
 
 /* More series than there is room for: those longest without a value make room. */
 static void series_are_bounded(void **state)
 {
     (void)state;
-    struct evq_metrics_registry *tally = evq_metrics_registry_new();
+    struct evq_metrics_registry *registry = evq_metrics_registry_new();
     const struct evq_metric loss = {.name = "loss", .value = 1, .std_error = (double)NAN};
     struct evq_buffer out;
     size_t count = 0;
     char run[32];
 
-    for (int i = 0; i < EVQ_TALLY_SERIES_MAX + 10; i++) {
+    for (int i = 0; i < EVQ_METRICS_REGISTRY_SERIES_MAX + 10; i++) {
         (void)snprintf(run, sizeof(run), "run%d", i);
         const struct evq_result result = task_of(run, 1, &loss);
-        evq_metrics_registry_take(tally, &result, false);
+        evq_metrics_registry_take(registry, &result, false);
     }
     evq_buffer_init(&out, 0);
-    evq_metrics_registry_write(tally, "q", &out);
+    evq_metrics_registry_write(registry, "q", &out);
     const char *text = evq_buffer_string(&out);
     for (const char *at = text; (at = strstr(at, "evalq_metric{")) != NULL; at++) {
         count++;
     }
-    assert_int_equal(count, EVQ_TALLY_SERIES_MAX);
+    assert_int_equal(count, EVQ_METRICS_REGISTRY_SERIES_MAX);
     assert_null(strstr(text, "run=\"run9\""));
     holds(text, "run=\"run10\"");
     holds(text, run);
     evq_buffer_free(&out);
-    evq_metrics_registry_free(tally);
+    evq_metrics_registry_free(registry);
 }
 
 int main(void)

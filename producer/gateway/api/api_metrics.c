@@ -12,20 +12,20 @@ void evq_api_metrics(struct evq_api *api, struct evq_http_request *request,
 {
     struct evq_error err = {EVQ_OK, ""};
     char *stats = NULL;
-    struct evq_metrics_registry *tally = evq_events_tally(api->events);
+    struct evq_metrics_registry *registry = evq_events_metrics_registry(api->events);
     const int64_t before = evq_clock_mono_us();
     (void)request;
 
     // A queue that cannot be reached is something to scrape too: stats stays NULL.
     enum evq_status status = evq_queue_stats(api->queue, &stats, &err);
-    status =
-        evq_metrics_write(evq_queue_name(api->queue), status == EVQ_OK ? stats : NULL,
-                          (double)(evq_clock_mono_us() - before) / 1e6, tally, &reply->body, &err);
+    status = evq_metrics_write(evq_queue_name(api->queue), status == EVQ_OK ? stats : NULL,
+                               (double)(evq_clock_mono_us() - before) / 1e6, registry, &reply->body,
+                               &err);
     free(stats);
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
         return;
     }
-    evq_metrics_registry_write(tally, evq_queue_name(api->queue), &reply->body);
+    evq_metrics_registry_write(registry, evq_queue_name(api->queue), &reply->body);
     reply->content_type = EVQ_EXPOSITION_TYPE;
 }

@@ -38,7 +38,7 @@ struct evq_events {
     struct place
         floor; // Whoever saw this one, or a later one, has missed nothing that is not kept.
     size_t listeners;
-    struct evq_metrics_registry *tally;
+    struct evq_metrics_registry *registry;
     struct evq_feed feed;
     pthread_t thread;
     bool started;
@@ -89,9 +89,9 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
     events->feed.events = events;
     events->feed.config = *config;
     atomic_init(&events->feed.stop, false);
-    events->tally = evq_metrics_registry_new();
-    if (events->tally == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the tally");
+    events->registry = evq_metrics_registry_new();
+    if (events->registry == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the registry");
     }
     if (status == EVQ_OK && config->config != NULL) {
         struct evq_conn_config conn = evq_config_conn(config->config, "evalq-gateway-events");
@@ -138,15 +138,15 @@ void evq_events_free(struct evq_events *events)
     for (size_t i = 0; i < RING; i++) {
         free(events->ring[i].text);
     }
-    evq_metrics_registry_free(events->tally);
+    evq_metrics_registry_free(events->registry);
     (void)pthread_cond_destroy(&events->read);
     (void)pthread_mutex_destroy(&events->lock);
     free(events);
 }
 
-struct evq_metrics_registry *evq_events_tally(struct evq_events *events)
+struct evq_metrics_registry *evq_events_metrics_registry(struct evq_events *events)
 {
-    return events->tally;
+    return events->registry;
 }
 
 /* Under the lock. */

@@ -45,7 +45,7 @@ void evq_events_await(struct evq_events *events, int64_t timeout_ms);
 void evq_events_stop(struct evq_events *events);
 void evq_events_free(struct evq_events *events); // Accepts NULL. After all listeners were closed.
 /* The metrics of the stream's entries. Owned by the events. */
-struct evq_metrics_registry *evq_events_tally(struct evq_events *events);
+struct evq_metrics_registry *evq_events_metrics_registry(struct evq_events *events);
 
 /* Listens from now on, or after last_id if it is not "". run "": all runs. NULL: memory ran out, or
  * last_id is no id. */

@@ -75,7 +75,7 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry, bool bef
                        result->run, data);
     }
     evq_buffer_free(&json);
-    evq_metrics_registry_take(evq_events_tally(f->feed->events), result, before);
+    evq_metrics_registry_take(evq_events_metrics_registry(f->feed->events), result, before);
     evq_result_free(result);
     return true;
 }

@@ -11,7 +11,7 @@
 
 struct page {
     struct evq_exposition to;
-    struct evq_metrics_registry *tally;
+    struct evq_metrics_registry *registry;
     const json_t *stats;
 };
 
@@ -98,7 +98,7 @@ static void classes_put(struct page *page)
            "Queued jobs of a class that no live worker can run.");
     json_array_foreach(classes, i, class)
     {
-        evq_metrics_registry_suite(page->tally, text_of(class, "suite"));
+        evq_metrics_registry_suite(page->registry, text_of(class, "suite"));
         sample(page,
                (struct evq_label[LABELS_MAX]){{"suite", text_of(class, "suite")},
                                               {"needs", text_of(class, "needs")}},
@@ -270,11 +270,11 @@ static void stats_put(struct page *page)
 }
 
 enum evq_status evq_metrics_write(const char *queue, const char *stats, double rtt_seconds,
-                                  struct evq_metrics_registry *tally, struct evq_buffer *out,
+                                  struct evq_metrics_registry *registry, struct evq_buffer *out,
                                   struct evq_error *err)
 {
     json_error_t where;
-    struct page page = {.to = {.out = out, .queue = queue}, .tally = tally};
+    struct page page = {.to = {.out = out, .queue = queue}, .registry = registry};
     json_t *root = stats != NULL ? json_loads(stats, 0, &where) : NULL;
 
     if (evq_json_memory_failed()) {

@@ -11,10 +11,10 @@
 #include "shared/base/error.h"
 
 /* stats: JSON of evq_queue_stats() (docs/protocol.md), NULL: Redis did not answer, and
- * evalq_redis_up is 0 and alone. rtt_seconds: what the call took. tally is told of the suites that
- * are there. EVQ_E_INVALID: it is no such JSON. */
+ * evalq_redis_up is 0 and alone. rtt_seconds: what the call took. registry is told of the suites
+ * that are there. EVQ_E_INVALID: it is no such JSON. */
 enum evq_status evq_metrics_write(const char *queue, const char *stats, double rtt_seconds,
-                                  struct evq_metrics_registry *tally, struct evq_buffer *out,
+                                  struct evq_metrics_registry *registry, struct evq_buffer *out,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -48,50 +48,50 @@ struct series {
 
 struct evq_metrics_registry {
     pthread_mutex_t lock;
-    struct suite suites[EVQ_TALLY_SUITES_MAX];
+    struct suite suites[EVQ_METRICS_REGISTRY_SUITES_MAX];
     size_t suite_count;
-    struct series *series; // EVQ_TALLY_SERIES_MAX.
+    struct series *series; // EVQ_METRICS_REGISTRY_SERIES_MAX.
     size_t series_count;
     uint64_t values;
 };
 
 struct evq_metrics_registry *evq_metrics_registry_new(void)
 {
-    struct evq_metrics_registry *tally = calloc(1, sizeof(*tally));
+    struct evq_metrics_registry *registry = calloc(1, sizeof(*registry));
 
-    if (tally == NULL || pthread_mutex_init(&tally->lock, NULL) != 0) {
-        free(tally);
+    if (registry == NULL || pthread_mutex_init(&registry->lock, NULL) != 0) {
+        free(registry);
         return NULL;
     }
-    tally->series = calloc(EVQ_TALLY_SERIES_MAX, sizeof(*tally->series));
-    if (tally->series == NULL) {
-        evq_metrics_registry_free(tally);
+    registry->series = calloc(EVQ_METRICS_REGISTRY_SERIES_MAX, sizeof(*registry->series));
+    if (registry->series == NULL) {
+        evq_metrics_registry_free(registry);
         return NULL;
     }
-    return tally;
+    return registry;
 }
 
-void evq_metrics_registry_free(struct evq_metrics_registry *tally)
+void evq_metrics_registry_free(struct evq_metrics_registry *registry)
 {
-    if (tally != NULL) {
-        (void)pthread_mutex_destroy(&tally->lock);
-        free(tally->series);
-        free(tally);
+    if (registry != NULL) {
+        (void)pthread_mutex_destroy(&registry->lock);
+        free(registry->series);
+        free(registry);
     }
 }
 
 /* NULL: there are too many. */
-static struct suite *suite_of(struct evq_metrics_registry *tally, const char *name)
+static struct suite *suite_of(struct evq_metrics_registry *registry, const char *name)
 {
-    for (size_t i = 0; i < tally->suite_count; i++) {
-        if (strcmp(tally->suites[i].name, name) == 0) {
-            return &tally->suites[i];
+    for (size_t i = 0; i < registry->suite_count; i++) {
+        if (strcmp(registry->suites[i].name, name) == 0) {
+            return &registry->suites[i];
         }
     }
-    if (tally->suite_count == EVQ_TALLY_SUITES_MAX) {
+    if (registry->suite_count == EVQ_METRICS_REGISTRY_SUITES_MAX) {
         return NULL;
     }
-    struct suite *suite = &tally->suites[tally->suite_count++];
+    struct suite *suite = &registry->suites[registry->suite_count++];
     (void)snprintf(suite->name, sizeof(suite->name), "%s", name);
     return suite;
 }
@@ -116,20 +116,20 @@ static bool is_series(const struct series *series, const struct evq_result *resu
 }
 
 /* Its own, or a new one, in the place of the one longest without a value when all are taken. */
-static struct series *series_of(struct evq_metrics_registry *tally, const struct evq_result *result,
-                                const char *metric)
+static struct series *series_of(struct evq_metrics_registry *registry,
+                                const struct evq_result *result, const char *metric)
 {
-    struct series *oldest = tally->series;
+    struct series *oldest = registry->series;
 
-    for (size_t i = 0; i < tally->series_count; i++) {
-        struct series *series = &tally->series[i];
+    for (size_t i = 0; i < registry->series_count; i++) {
+        struct series *series = &registry->series[i];
         if (is_series(series, result, metric)) {
             return series;
         }
         oldest = series->taken < oldest->taken ? series : oldest;
     }
-    if (tally->series_count < EVQ_TALLY_SERIES_MAX) {
-        oldest = &tally->series[tally->series_count++];
+    if (registry->series_count < EVQ_METRICS_REGISTRY_SERIES_MAX) {
+        oldest = &registry->series[registry->series_count++];
     }
     *oldest = (struct series){.step = -1};
     (void)snprintf(oldest->run, sizeof(oldest->run), "%s", result->run);
@@ -140,12 +140,12 @@ static struct series *series_of(struct evq_metrics_registry *tally, const struct
     return oldest;
 }
 
-static void take_metrics(struct evq_metrics_registry *tally, const struct evq_result *result)
+static void take_metrics(struct evq_metrics_registry *registry, const struct evq_result *result)
 {
     for (size_t i = 0; i < result->metric_count; i++) {
         const struct evq_metric *metric = &result->metrics[i];
-        struct series *series = series_of(tally, result, metric->name);
-        series->taken = ++tally->values;
+        struct series *series = series_of(registry, result, metric->name);
+        series->taken = ++registry->values;
         if (result->step >= series->step) { // Late results of earlier steps are not the newest.
             series->step = result->step;
             series->value = metric->value;
@@ -154,20 +154,20 @@ static void take_metrics(struct evq_metrics_registry *tally, const struct evq_re
     }
 }
 
-void evq_metrics_registry_suite(struct evq_metrics_registry *tally, const char *name)
+void evq_metrics_registry_suite(struct evq_metrics_registry *registry, const char *name)
 {
-    (void)pthread_mutex_lock(&tally->lock);
-    (void)suite_of(tally, name); // There may be too many.
-    (void)pthread_mutex_unlock(&tally->lock);
+    (void)pthread_mutex_lock(&registry->lock);
+    (void)suite_of(registry, name); // There may be too many.
+    (void)pthread_mutex_unlock(&registry->lock);
 }
 
-void evq_metrics_registry_take(struct evq_metrics_registry *tally, const struct evq_result *result,
-                               bool before)
+void evq_metrics_registry_take(struct evq_metrics_registry *registry,
+                               const struct evq_result *result, bool before)
 {
-    (void)pthread_mutex_lock(&tally->lock);
-    struct suite *suite = before ? NULL : suite_of(tally, result->suite);
+    (void)pthread_mutex_lock(&registry->lock);
+    struct suite *suite = before ? NULL : suite_of(registry, result->suite);
     if (result->task[0] != '\0') {
-        take_metrics(tally, result);
+        take_metrics(registry, result);
         if (suite != NULL) {
             histogram_add(&suite->parts[PART_WAIT], (double)result->timing.queued_ms / 1e3);
             histogram_add(&suite->parts[PART_LOAD], (double)result->timing.load_us / 1e6);
@@ -176,19 +176,21 @@ void evq_metrics_registry_take(struct evq_metrics_registry *tally, const struct 
     } else if (suite != NULL) {
         suite->ends[result->state]++;
     }
-    (void)pthread_mutex_unlock(&tally->lock);
+    (void)pthread_mutex_unlock(&registry->lock);
 }
 
-static void ends_write(const struct evq_metrics_registry *tally, struct evq_exposition *exposition)
+static void ends_write(const struct evq_metrics_registry *registry,
+                       struct evq_exposition *exposition)
 {
     evq_exposition_family(exposition, "evalq_jobs_ended_total", "counter",
                           "Jobs that ended while this gateway followed them.");
-    for (size_t i = 0; i < tally->suite_count; i++) {
+    for (size_t i = 0; i < registry->suite_count; i++) {
         for (int state = 0; state < STATES; state++) {
             const struct evq_label labels[EVQ_EXPOSITION_LABELS_MAX] = {
-                {"suite", tally->suites[i].name}, {"state", evq_job_state_name(state)}};
+                {"suite", registry->suites[i].name}, {"state", evq_job_state_name(state)}};
             if (state >= EVQ_JOB_DONE) {
-                evq_exposition_sample(exposition, "", labels, (double)tally->suites[i].ends[state]);
+                evq_exposition_sample(exposition, "", labels,
+                                      (double)registry->suites[i].ends[state]);
             }
         }
     }
@@ -215,11 +217,11 @@ static void histogram_write(const struct histogram *histogram, const char *suite
     evq_exposition_sample(exposition, "_count", labels, (double)below);
 }
 
-static void series_write(const struct evq_metrics_registry *tally,
+static void series_write(const struct evq_metrics_registry *registry,
                          struct evq_exposition *exposition, bool steps)
 {
-    for (size_t i = 0; i < tally->series_count; i++) {
-        const struct series *series = &tally->series[i];
+    for (size_t i = 0; i < registry->series_count; i++) {
+        const struct series *series = &registry->series[i];
         const struct evq_label labels[EVQ_EXPOSITION_LABELS_MAX] = {
             {"run", series->run},
             {"variant", series->variant},
@@ -233,23 +235,24 @@ static void series_write(const struct evq_metrics_registry *tally,
     }
 }
 
-void evq_metrics_registry_write(struct evq_metrics_registry *tally, const char *queue,
+void evq_metrics_registry_write(struct evq_metrics_registry *registry, const char *queue,
                                 struct evq_buffer *out)
 {
     struct evq_exposition exposition = {.out = out, .queue = queue};
 
-    (void)pthread_mutex_lock(&tally->lock);
-    ends_write(tally, &exposition);
+    (void)pthread_mutex_lock(&registry->lock);
+    ends_write(registry, &exposition);
     for (int part = 0; part < PART_COUNT; part++) {
         evq_exposition_family(&exposition, parts[part].family, "histogram", parts[part].help);
-        for (size_t i = 0; i < tally->suite_count; i++) {
-            histogram_write(&tally->suites[i].parts[part], tally->suites[i].name, &exposition);
+        for (size_t i = 0; i < registry->suite_count; i++) {
+            histogram_write(&registry->suites[i].parts[part], registry->suites[i].name,
+                            &exposition);
         }
     }
     evq_exposition_family(&exposition, "evalq_metric", "gauge",
                           "The metric at the highest step of its series.");
-    series_write(tally, &exposition, false);
+    series_write(registry, &exposition, false);
     evq_exposition_family(&exposition, "evalq_metric_step", "gauge", "The step of evalq_metric.");
-    series_write(tally, &exposition, true);
-    (void)pthread_mutex_unlock(&tally->lock);
+    series_write(registry, &exposition, true);
+    (void)pthread_mutex_unlock(&registry->lock);
 }

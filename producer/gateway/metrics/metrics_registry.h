@@ -1,8 +1,8 @@
 /*
  * Metrics of the stream of results for Prometheus: how jobs ended, how long their parts took, and
  * the newest value of each metric. Counters start when this gateway starts. At most
- * EVQ_TALLY_SUITES_MAX suites and EVQ_TALLY_SERIES_MAX series; a new series replaces the one that
- * has had no value for longest. Any thread.
+ * EVQ_METRICS_REGISTRY_SUITES_MAX suites and EVQ_METRICS_REGISTRY_SERIES_MAX series; a new series
+ * replaces the one that has had no value for longest. Any thread.
  */
 #ifndef EVQ_GATEWAY_TALLY_H
 #define EVQ_GATEWAY_TALLY_H
@@ -10,26 +10,26 @@
 #include "shared/base/buffer.h"
 #include "shared/queue/result.h"
 
-#define EVQ_TALLY_SUITES_MAX 64
-#define EVQ_TALLY_SERIES_MAX 2000
+#define EVQ_METRICS_REGISTRY_SUITES_MAX 64
+#define EVQ_METRICS_REGISTRY_SERIES_MAX 2000
 
 struct evq_metrics_registry;
 
-struct evq_metrics_registry *evq_metrics_registry_new(void);        // NULL: no memory.
-void evq_metrics_registry_free(struct evq_metrics_registry *tally); // Accepts NULL.
+struct evq_metrics_registry *evq_metrics_registry_new(void);           // NULL: no memory.
+void evq_metrics_registry_free(struct evq_metrics_registry *registry); // Accepts NULL.
 
 /*
  * Takes one entry of the stream, the result of a task or the end of a job. Pass each once, in
  * order. before: the entry is older than this gateway; its metrics are kept, but it is not counted.
  */
-void evq_metrics_registry_take(struct evq_metrics_registry *tally, const struct evq_result *result,
-                               bool before);
+void evq_metrics_registry_take(struct evq_metrics_registry *registry,
+                               const struct evq_result *result, bool before);
 
 /* Starts the counters of a suite at 0, so that Prometheus sees its first end as an increase. */
-void evq_metrics_registry_suite(struct evq_metrics_registry *tally, const char *name);
+void evq_metrics_registry_suite(struct evq_metrics_registry *registry, const char *name);
 
 /* Appends families in the text format of metrics.h. */
-void evq_metrics_registry_write(struct evq_metrics_registry *tally, const char *queue,
+void evq_metrics_registry_write(struct evq_metrics_registry *registry, const char *queue,
                                 struct evq_buffer *out);
 
 #endif
