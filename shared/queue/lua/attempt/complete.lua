@@ -41,7 +41,7 @@ function Complete.run(parsed, token, part)
     return 'done'
 end
 
--- Checks id, token and part from args[at]; returns the id's parts.
+-- Checks id, token and part, which begin at args[at]. Returns the parsed id.
 function Complete.read(args, at)
     if #(args[at + 2] or '') > 65536 then
         refuse('a part is at most 65536 bytes')

@@ -11,7 +11,7 @@ Holds   nothing is written.
 Cost    O(C) for each of the four bands; at most 32 flows looked at in each class.
 --]]
 
--- As claim chooses: the least start of those flows whose run may be served, each no earlier than its run's.
+-- The head that a claim would choose: the lowest start among flows whose run is not blocked.
 local function peek_head(classes, band)
     local best
     for _, class in ipairs(classes) do
@@ -49,7 +49,7 @@ local function peek_tag(flow, class, band)
     return call(policy == 'latest' and 'ZREVRANGE' or 'ZRANGE', PREFIX .. 'wait:' .. suffix, 0, 0)[1]
 end
 
--- The job behind a head; nil when a claim would not start it.
+-- The job of a head, or nil if a claim would not start it.
 local function peek_job(head)
     local tag = peek_tag(head.flow, head.class, head.band)
     local id = tag and Job.id_of(head.flow, tag)

@@ -14,7 +14,7 @@ local function note(audit, text)
     end
 end
 
--- Where a job stands, of all places where it could.
+-- All places that hold the job.
 local function places_of(job)
     local list = {}
     local suffix = job.flow .. ':' .. job.class .. ':' .. job.priority
@@ -59,7 +59,7 @@ local function check_parent(audit, job)
     end
 end
 
--- Of a run: its leases, and its jobs that have not ended, by the field that counts them.
+-- The counters of a run that are checked: its leases and its unfinished jobs.
 local COUNTED = { 'active', 'n:queued', 'n:delayed', 'n:running' }
 
 local function found(audit, run, field)
@@ -126,7 +126,7 @@ local function ends_of(key)
     return list
 end
 
--- Members of a place must be jobs in that state; check_job finds the rest of what can be wrong.
+-- Checks that all members of a place are jobs in that state. check_job checks everything else.
 local function check_members(audit, key, state)
     for _, id in ipairs(ends_of(key)) do
         local found = Job.parse(id) and call('HGET', PREFIX .. 'job:' .. id, 'state')
@@ -148,7 +148,7 @@ end
 local PLACES = { delayed = 'delayed', leases = 'running', sharded = 'running', ['ended:done'] = 'done',
     ['ended:dead'] = 'dead', ['ended:skipped'] = 'skipped', ['ended:cancelled'] = 'cancelled' }
 
--- Keys that hold no jobs need be of their type alone: what asks for their size fails otherwise.
+-- Keys without jobs only need the right type. Asking for their size fails otherwise.
 local SIZES = { results = 'XLEN', bad = 'XLEN', cost = 'HLEN', wake = 'ZCARD', workers = 'ZCARD' }
 
 local function check_key(audit, name)

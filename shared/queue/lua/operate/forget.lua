@@ -7,7 +7,7 @@ ARGV[1] run    name
 Returns what is left (0: nothing), or "running" when jobs of it run: nothing was done.
 Cost    at most 100 jobs a call.
 --]]
--- Open jobs of the run, at most budget: out of their places, without an entry.
+-- Removes at most budget open jobs of the run from their places, without an entry in the stream.
 local function open_remove(flow, budget)
     local removed = 0
     for _, set in ipairs({ 'open:', 'openkeep:' }) do
@@ -30,7 +30,7 @@ local function open_remove(flow, budget)
     return removed
 end
 
--- Jobs of the run that ended or were set aside, by its index of ends.
+-- Removes jobs of the run that ended or were set aside, which its index names.
 local function ended_remove(run, budget)
     local rows = call('LRANGE', PREFIX .. 'index:' .. run, 0, budget - 1)
     for _, row in ipairs(rows) do

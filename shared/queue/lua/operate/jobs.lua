@@ -17,7 +17,7 @@ local function job_view(id)
     return view
 end
 
--- Pages through sorted sets by rank: cursor "SET:OFFSET".
+-- Reads a page of sorted sets by rank. The cursor is "SET:OFFSET".
 local function from_sets(sets, run, cursor, count)
     local at, offset = cursor:match('^(%d+):(%d+)$')
     at, offset = tonumber(at) or 1, tonumber(offset) or 0
@@ -41,7 +41,7 @@ local function from_sets(sets, run, cursor, count)
     return list, sets[at] and (at .. ':' .. offset) or ''
 end
 
--- Queued jobs are found flow by flow: cursor "FLOW:KEY:OFFSET", all ranks.
+-- Reads a page of queued jobs, flow by flow. The cursor is "FLOW:SET:OFFSET", all ranks.
 local function queued(run, cursor, count)
     local flow_index, set_index, offset = cursor:match('^(%d+):(%d):(%d+)$')
     flow_index, set_index, offset = tonumber(flow_index) or 0, tonumber(set_index) or 1, tonumber(offset) or 0

@@ -9,7 +9,7 @@ ARGV[3] value  integer
 Returns "ok".
 Cost    O(C); raising a run's cap brings back at most 100 flows, later calls the rest.
 --]]
--- Sets a field of a suite and keeps count of the suites that are paused or capped: only then do claims look.
+-- Sets a field of a suite, and counts the paused or capped suites. Claims check suites only if there are any.
 function Flow.limit_suite(name, field, value)
     local before = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
     local limited = before[1] == '1' or (tonumber(before[2]) or 0) > 0

@@ -13,7 +13,7 @@ Cost    O(log n).
 local FORGOTTEN = { 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'cancel', 'ended', 'suspect', 'hb', 'due',
     'shards', 'merge', 'started', 'worker', 'status', 'progress', 'total', 'reason', 'last' }
 
--- What a retry before this one queued, where the same answer is due.
+-- If this retry was made before: the job that it queued, for the same answer.
 local function repeated(job, request)
     local gen, before = (call('HGET', PREFIX .. 'job:' .. job.id, 'retried') or ''):match('^(%d+) (.*)$')
     if not gen then

@@ -80,7 +80,7 @@ local function suites_view(workers)
     return list
 end
 
--- Of a key of another type none: whoever writes next makes it anew.
+-- A stream's length; 0 if the key has another type, because the next writer makes it again.
 local function length(name)
     local ok, entries = pcall(call, 'XLEN', PREFIX .. name)
     return ok and entries or 0
@@ -118,7 +118,7 @@ local function runs_paused(runs)
     return list
 end
 
--- Keys of another type than evalq's, each in a sentence.
+-- A sentence for each key that has another type than evalq gives it.
 local function keys_view(classes, runs)
     local list = {}
     for _, key in ipairs(Keys.all_wrong(classes, runs)) do

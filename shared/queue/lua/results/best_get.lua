@@ -23,7 +23,7 @@ local function best_of(run, metric)
     return { metric, tostring(best.value), tostring(best.step), tostring(best.job), tostring(best.checkpoint) }
 end
 
--- The names that hold part as one or more of their words between slashes.
+-- The names that have `part` as one or more of their words between slashes.
 local function names_with(names, part)
     local found = {}
     for _, name in ipairs(names) do

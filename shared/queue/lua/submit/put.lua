@@ -10,7 +10,7 @@ Cost    submit's.
 local TEXTS = { 'run', 'variant', 'suite', 'root', 'path', 'pin', 'format', 'fingerprint', 'manifest', 'host' }
 local MAPS = { 'params', 'trackers', 'tags' }
 
--- Their order by bytes, as in C: Lua's own goes by Redis' locale.
+-- Compares by bytes, as C does. Lua's own comparison depends on Redis' locale.
 local function bytes_before(a, b)
     for i = 1, math.min(#a, #b) do
         local left, right = byte(a, i), byte(b, i)
@@ -21,7 +21,7 @@ local function bytes_before(a, b)
     return #a < #b
 end
 
--- Canonical text of a message's needs, as classes are keyed.
+-- The canonical text of a message's needs, which is part of a class's name.
 function Submit.needs_text(needs)
     local parts = {}
     if type(needs) ~= 'table' then
@@ -61,7 +61,7 @@ function Submit.needs_text(needs)
     return table.concat(parts, ',')
 end
 
--- The message with its defaults, of the right types, or an error that names the field.
+-- Returns the message with its defaults. Raises an error that names a field of the wrong type.
 local function message_of(given)
     local message = { version = 1, variant = 'regular', created_ms = NOW }
     for _, field in ipairs(TEXTS) do
@@ -139,6 +139,6 @@ verb('put', 'submit', function(args)
     if not submit then
         return { 'refused', wrong }
     end
-    ARGS = { submit.base } -- What the call is about, in words.
+    ARGS = { submit.base } -- The job id, for the message of an error.
     return Submit.one(submit)
 end)

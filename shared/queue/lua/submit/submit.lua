@@ -23,7 +23,7 @@ Cost    O(log n); under `latest` at most 100 superseded jobs besides.
 Submit.ARGS_COUNT = 13
 Submit.CLASSES_FULL = 'the queue has ' .. CLASSES_MAX .. ' classes (suite and needs), and none is idle'
 
-local SHAPES, shapes_count = {}, 0 -- By flow, of what was found right: at most 1,000, then anew.
+local SHAPES, shapes_count = {}, 0 -- A cache of valid shapes by flow. It is emptied when it has 1,000.
 
 local function shape_wrong(shape)
     if not name_ok(shape.run, 64) then
@@ -48,7 +48,7 @@ local function shape_wrong(shape)
     return nil
 end
 
--- Whether the arguments from a[at] on are of that shape.
+-- Whether the arguments from args[at] on have this shape.
 function Submit.shape_holds(shape, args, at)
     return shape.run == args[at] and shape.session_text == args[at + 1] and shape.variant == args[at + 3] and
         shape.suite == args[at + 4] and shape.policy == args[at + 5] and shape.band == args[at + 6] and
@@ -89,13 +89,13 @@ function Submit.fingerprint_ok(fingerprint)
     return #fingerprint <= 64 and find(fingerprint, '^%w*$')
 end
 
--- The first byte of a msgpack map of any length.
+-- Whether the record begins like a msgpack map and is not too long.
 function Submit.record_ok(record)
     local first = byte(record)
     return first and ((first >= 128 and first <= 143) or first == 222 or first == 223) and #record <= 65536
 end
 
--- The checked arguments from args[at], or nil and what is wrong with them. shape: theirs, where the caller has it.
+-- Reads the arguments from args[at] on. Nil and a sentence: one is invalid. shape: theirs, if the caller has it.
 function Submit.read(args, at, shape)
     local wrong
     if not shape then
@@ -139,7 +139,7 @@ function Submit.load_flow(flow)
     return record
 end
 
--- The place of a step in its flow: newer session, then higher step. An older session that comes late is one below.
+-- The place of a step in its flow: by session, then by step. A late older session is one below the newest.
 function Submit.place_of(flow, session, step)
     local ord = flow.ord
     if session > flow.session then
@@ -150,7 +150,7 @@ function Submit.place_of(flow, session, step)
     return ord * SPAN + step, ord
 end
 
--- What is known of the checkpoint: its newest generation, and that one's job or ledger entry. none: it has no first job.
+-- What is known of the checkpoint: its newest generation and that one's job or ledger entry. none: it has no first job.
 local function known(submit, flow, none)
     local gen = flow.gens and tonumber(call('HGET', PREFIX .. 'gens:' .. submit.flow, submit.step)) or 1
     local id = gen > 1 and submit.base .. '~' .. gen or submit.base
@@ -172,7 +172,7 @@ local function known(submit, flow, none)
     return gen, id, nil, nil, nil
 end
 
--- Notes a submit in its flow: only what changes is written, once, at the end of the call.
+-- Notes a submit in its flow. Only changes are written, once, at the end of the call.
 function Submit.note_flow(submit, flow, place, ord)
     if submit.policy ~= flow.policy or submit.session > flow.session then
         flow.other = true
@@ -191,7 +191,7 @@ function Submit.note_flow(submit, flow, place, ord)
     end
 end
 
--- Makes the submit a new job, and the fields of its hash; also adopt's and retry's. place: as text.
+-- Turns the submit into a new job and returns the fields of its hash. adopt and retry use it too. place: as text.
 function Submit.new_job(submit, id, gen, class, place)
     submit.place, submit.id, submit.gen, submit.class, submit.attempts = place, id, gen, class, 0
     submit.tag = gen > 1 and submit.step .. '~' .. gen or submit.step
@@ -215,7 +215,7 @@ end
 local CLEARED = { 'attempts', 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'reason', 'suspect', 'hb',
     'worker', 'last', 'due', 'keep', 'fingerprint', 'started', 'status', 'progress', 'total' }
 
--- A waiting job takes the new record: other weights, so nothing of its past counts, and no old token.
+-- Replaces a waiting job by this submit. The weights differ, so its past and its token are dropped.
 local function replace(submit, job, class, place, policy)
     Job.leave_place(job)
     Flow.settle(job.flow, job.class, job.priority)
@@ -229,7 +229,7 @@ local function replace(submit, job, class, place, policy)
     return fresh
 end
 
--- Into its first place.
+-- Puts a new job into its first place.
 function Submit.enter(submit, job, fields, place, policy)
     call('ZADD', Job.open_key(job), job.place, job.tag)
     if submit.delay > 0 then
@@ -244,12 +244,12 @@ function Submit.enter(submit, job, fields, place, policy)
     end
 end
 
--- none: the caller knows that the checkpoint's first job is not there.
+-- Makes one submit and returns its reply. none: the checkpoint's first job does not exist.
 function Submit.one(submit, none)
     local flow = Submit.load_flow(submit.flow)
     local gen, id, job, state, fingerprint = known(submit, flow, none)
     local same = fingerprint == submit.fingerprint or fingerprint == '' or submit.fingerprint == ''
-    if same and (OPEN[state] or ENDED[state]) then -- What was set aside is followed, whatever its content.
+    if same and (OPEN[state] or ENDED[state]) then -- A job that was set aside is followed by a new one.
         return { 'duplicate', id, state }
     end
     local class, every = Flow.class(submit.suite, submit.class_needs)
@@ -270,7 +270,7 @@ function Submit.one(submit, none)
     else
         if state then
             answer = 'followed'
-            if waits then -- Part of it is published with weights that are gone.
+            if waits then -- Part of it is published with the old weights.
                 Job.finish(job, 'skipped', 'changed: the checkpoint was written again')
             end
             gen = gen + 1
