@@ -1,4 +1,5 @@
-"""Every link of the pages leads to a file here, and to a heading of it where it names one; lines of prose are at most 160 columns wide."""
+"""Checks the pages: every link leads to a file and heading, lines are short, and the files and functions that
+docs/architecture.md names exist."""
 import pathlib
 import re
 import subprocess
@@ -6,7 +7,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-COLUMNS_MAX = 160
+COLUMNS_MAX = 100
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 def prose(page):
@@ -42,9 +44,21 @@ def faults(page):
             yield f"line {number} has {len(line)} columns, allowed {COLUMNS_MAX}"
 
 
+def missing_names():
+    """Yields the files and functions of docs/architecture.md that the tree does not have."""
+    for name in sorted(set(re.findall(r"`([^`\n]+)`", ARCHITECTURE.read_text(encoding="utf-8")))):
+        if re.fullmatch(r"[a-z_]+/[A-Za-z0-9_/.-]+", name) and not (ROOT / name).exists():
+            yield f"'{name}' does not exist"
+        elif re.fullmatch(r"[a-z0-9_]+\(\)", name):
+            search = ["git", "grep", "-qw", name[:-2], "--", "*.c", "*.h"]
+            if subprocess.run(search, cwd=ROOT, check=False).returncode != 0:
+                yield f"no source has a function '{name}'"
+
+
 def main():
     names = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     found = [f"{name}: {fault}" for name in names for fault in faults(ROOT / name)]
+    found += [f"docs/architecture.md: {fault}" for fault in missing_names()]
     for fault in found:
         print(f"pages: {fault}", file=sys.stderr)
     return 1 if found else 0
