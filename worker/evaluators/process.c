@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -146,7 +147,7 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
     // If the guard kept these descriptors open, child and program would never see the end of their
     // pipes.
     (void)dup2(status_fd, 0);
-    (void)close_range(1, ~0U, 0);
+    (void)syscall(__NR_close_range, 1U, ~0U, 0U); // The C library has it since 2.34 only.
     for (;;) {
         const int got = sigwaitinfo(&all, NULL);
         if (got == SIGTERM || getppid() != parent) {
