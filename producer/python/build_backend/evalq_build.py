@@ -7,6 +7,7 @@ programs need beyond the C library are packed beside them and found there by the
 from __future__ import annotations
 
 import base64
+import glob
 import gzip
 import hashlib
 import io
@@ -24,7 +25,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from evalq_elf import manylinux
 
-PROGRAMS = ("evalq", "evalq-worker", "evalq-logger")
+PROGRAMS = ("evalq", "evalq-worker", "evalq-logger", "evalq-gateway")
+# cuBLAS of each major version of CUDA, as NVIDIA's wheels name it, and where those wheels put it.
+CUBLAS = {"12": "nvidia-cublas-cu12", "13": "nvidia-cublas>=13,<14"}
+CUBLAS_RPATH = "\\$ORIGIN/../../nvidia/cublas/lib:\\$ORIGIN/../../nvidia/cu13/lib"
 # What a build asks for. In use, checkpoints and passwords may lie beside it.
 DEPLOY = ("bootstrap.sh", "copyright", "evalq.yaml", "notices.txt", "packages.cmake", "packages_finish.cmake", "redis", "systemd")
 # Part of every Linux: the C library's own.
@@ -66,18 +70,19 @@ def _run(*command: str) -> None:
 
 
 def _directory(source: str) -> str:
-    """Where it is built. In a container the same tree may lie elsewhere, which CMake refuses, or meet another C library."""
-    here = f"{os.path.realpath(source)} {' '.join(platform.libc_ver())} {platform.machine()}"
+    """Where it is built: one directory for each place of the tree, C library and toolchain, since CMake keeps the first it meets."""
+    toolchain = os.environ.get("CMAKE_TOOLCHAIN_FILE", "")
+    here = f"{os.path.realpath(source)} {' '.join(platform.libc_ver())} {platform.machine()} {toolchain}".rstrip()
     return os.path.join(source, "build", "wheel-" + hashlib.sha256(here.encode()).hexdigest()[:8])
 
 
-def _build() -> str:
-    """Configures and builds; the build directory."""
+def _build(cuda: bool) -> str:
+    """Configures and builds; the build directory. cuda: only the CUDA module, else all but that."""
     source = _source()
-    build = _directory(source)
+    build = _directory(source) + ("-cuda" if cuda else "")
     options = [
         "-DCMAKE_BUILD_TYPE=Release",
-        "-DEVQ_CUDA=OFF",
+        "-DEVQ_CUDA=" + ("ON" if cuda else "OFF"),
         "-DEVQ_TESTS=OFF",
         "-DEVQ_WERROR=OFF",
         "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
@@ -85,11 +90,12 @@ def _build() -> str:
         "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
         # Where the distribution has no archive that fits, the library needs what is packed beside it.
         "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
+        f"-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-rpath,{CUBLAS_RPATH} -Wl,-s",
         "-DCMAKE_SKIP_BUILD_RPATH=ON",
     ]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     _run("cmake", "-S", source, "-B", build, *generator, *options)
-    targets = ["evalq", *(f"bin/{name}" for name in PROGRAMS)] if generator else ["all"]
+    targets = ["evalq_cuda"] if cuda else ["all"]
     for target in targets:
         _run("cmake", "--build", build, "--target", target, "--parallel", str(os.cpu_count() or 1))
     return build
@@ -112,6 +118,9 @@ def _native(build: str) -> Dict[str, str]:
     """The compiled files of the wheel, by name: ours, then what they need."""
     found = {"libevalq.so.1": os.path.realpath(os.path.join(build, "lib", "libevalq.so.1"))}
     found.update((program, os.path.join(build, "bin", program)) for program in PROGRAMS)
+    missing = [path for path in found.values() if not os.path.isfile(path)]
+    if missing:
+        raise SystemExit(f"the build made no {missing[0]}: sh deploy/bootstrap.sh build installs what a build needs")
     libraries: Dict[str, str] = {}
     for path in found.values():
         libraries.update(_needed(path))
@@ -176,7 +185,9 @@ def _metadata() -> bytes:
     ]
     for extra, requirements in _project("project.optional-dependencies").items():
         lines.append(f"Provides-Extra: {extra}")
-        lines += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in requirements]
+        for requirement in requirements:
+            name, _, marker = requirement.partition("; ")
+            lines.append(f'Requires-Dist: {name}; {marker + " and " if marker else ""}extra == "{extra}"')
     text = "\n".join([*lines, "Description-Content-Type: text/markdown", "", ""])
     page = os.path.join(_source(), "docs", "python.md")
     if os.path.isfile(page):
@@ -220,8 +231,12 @@ def build_wheel(
     config_settings: Optional[Dict[str, Any]] = None,
     metadata_directory: Optional[str] = None,
 ) -> str:
-    # --config-settings build-directory=DIR packs what was built there already.
-    build = str((config_settings or {}).get("build-directory") or _build())
+    # build-directory=DIR packs what was built there already; cuda=12 or 13 makes the wheel evalq-cuda12 or evalq-cuda13.
+    settings = config_settings or {}
+    cuda = settings.get("cuda")
+    build = str(settings.get("build-directory") or _build(cuda is not None))
+    if cuda is not None:
+        return _build_cuda_wheel(wheel_directory, build, str(cuda))
     version = _version()
     native = _native(build)
     tag = f"py3-none-{_platform(native)}"
@@ -232,11 +247,45 @@ def build_wheel(
         wheel.add_file(path, os.path.join(HERE, path))
     for file, path in native.items():
         wheel.add_file(f"evalq/_native/{file}", path, executable=True)
+    for path in sorted(glob.glob(os.path.join(build, "man", "*.1"))):
+        wheel.add_file(f"evalq-{version}.data/data/share/man/man1/{os.path.basename(path)}", path)
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
     wheel.add_file(f"{info}/NOTICES", os.path.join(_source(), "deploy", "notices.txt"))
     wheel.add(f"{info}/METADATA", _metadata())
     wheel.add(f"{info}/WHEEL", _wheel_record(tag))
     wheel.add(f"{info}/entry_points.txt", _entry_points())
+    wheel.close()
+    return name
+
+
+def _build_cuda_wheel(wheel_directory: str, build: str, cuda: str) -> str:
+    """evalq-cuda12 or evalq-cuda13: the CUDA module alone, put beside the programs of the wheel evalq."""
+    if cuda not in CUBLAS:
+        raise SystemExit(f"cuda={cuda}: expected one of {', '.join(CUBLAS)}")
+    path = os.path.join(build, "lib", "libevalq_cuda.so")
+    if not os.path.isfile(path):
+        raise SystemExit(f"the build made no {path}: nvcc of CUDA {cuda} was not found; name it in CUDACXX")
+    version, project = _version(), _project("project")
+    tag = f"py3-none-{_platform({'libevalq_cuda.so': path})}"
+    info = f"evalq_cuda{cuda}-{version}.dist-info"
+    name = f"evalq_cuda{cuda}-{version}-{tag}.whl"
+    metadata = [
+        "Metadata-Version: 2.1",
+        f"Name: evalq-cuda{cuda}",
+        f"Version: {version}",
+        f"Summary: The CUDA {cuda} module of evalq: evaluates on NVIDIA GPUs",
+        f"License: {project['license']}",
+        f"Requires-Python: {project['requires-python']}",
+        f"Requires-Dist: evalq=={version}",
+        f"Requires-Dist: {CUBLAS[cuda]}",
+        "",
+    ]
+    wheel = _Wheel(os.path.join(wheel_directory, name), info)
+    wheel.add_file("evalq/_native/libevalq_cuda.so", path, executable=True)
+    wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
+    wheel.add_file(f"{info}/NOTICES", os.path.join(_source(), "deploy", "notices.txt"))
+    wheel.add(f"{info}/METADATA", "\n".join(metadata).encode())
+    wheel.add(f"{info}/WHEEL", _wheel_record(tag))
     wheel.close()
     return name
 

@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type, Union
 
-from . import _arguments, _library
+from . import _arguments, _library, _programs
 from ._library import EvalqError
 from .client import Client
 
@@ -151,6 +151,7 @@ def local(
     except OSError as error:
         raise EvalqError(f"evalq up did not start: dir: {error}") from error
     environment = {name: value for name, value in os.environ.items() if name not in ("EVALQ_URL",)}
+    environment["PATH"] = _programs.path_with_server()
     chosen = _arguments.optional_path("config", config) or environment.get("EVALQ_CONFIG") or ""
     if not chosen:
         here = os.path.abspath("evalq.yaml")

