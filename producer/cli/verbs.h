@@ -29,6 +29,7 @@ struct evq_verb {
     enum evq_status (*run)(struct evq_cli *cli, struct evq_error *err);
 };
 
+extern const struct evq_verb evq_verb_init;
 extern const struct evq_verb evq_verb_up;
 extern const struct evq_verb evq_verb_page;
 extern const struct evq_verb evq_verb_submit;

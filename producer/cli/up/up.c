@@ -118,8 +118,12 @@ static void say_ready(const struct evq_process_manager *manager, bool has_comman
                     manager->page_key[0] != '\0' ? "" : manager->gateway_tokens);
     }
     if (cli->config->suite_count == 0) {
-        evq_cli_say(cli, "evalq: the configuration has no suites, so no worker was started: jobs "
-                         "wait. Add suites to it, then start again");
+        evq_cli_say(cli,
+                    access("evalq.yaml", F_OK) != 0
+                        ? "evalq: there is no evalq.yaml here, so nothing is evaluated: `evalq "
+                          "init` writes one"
+                        : "evalq: the configuration has no suites, so no worker was started: "
+                          "jobs wait. Add suites to it, then start again");
     }
     if (!has_command) {
         evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", manager->directory);

@@ -1,0 +1,22 @@
+/*
+ * What `evalq init` finds in the working directory. One thread.
+ */
+#ifndef EVQ_CLI_PROJECT_H
+#define EVQ_CLI_PROJECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct evq_project {
+    char directory[1024]; // The directory with the most checkpoints, relative; "": none was found.
+    char run[65];         // A run name for it.
+    size_t checkpoint_count; // Checkpoints in it.
+    bool is_trainer;         // A Transformers Trainer wrote them.
+    bool lm_eval;            // The program lm_eval is in $PATH.
+};
+
+/* Looks at the working directory and the two levels below it; skips hidden directories and at most
+ * the first 1,000 entries of each directory are looked at. */
+void evq_project_read(struct evq_project *project);
+
+#endif
