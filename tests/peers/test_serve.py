@@ -349,6 +349,7 @@ class TensorTest(unittest.TestCase):
                 "cut": whole[True][: len(whole[True]) // 2],
                 "old and cut": whole[False][: len(whole[False]) // 2],
                 "old, cut in the pickle": whole[False][:300],
+                "no list of parts": whole[True].replace(b"PK\1\2", b"PK\7\7"),
                 "zeros in the pickle": whole[True][:pickle_at] + bytes(200) + whole[True][pickle_at + 200 :],
             }
             for name, content in damaged.items():

@@ -109,8 +109,11 @@ def load_torch(path: str) -> Any:
 
 
 def _is_torchscript(path: str) -> bool:
-    with zipfile.ZipFile(path) as file:
-        return any(name.endswith("/constants.pkl") for name in file.namelist())
+    try:
+        with zipfile.ZipFile(path) as file:
+            return any(name.endswith("/constants.pkl") for name in file.namelist())
+    except zipfile.BadZipFile:
+        return False  # Damaged.
 
 
 def _damage(path: str) -> str:
