@@ -376,6 +376,16 @@ static void doctor_misses_data_files_of_any_name(void **state)
     assert_null(strstr(site->output.out, "data files of all suites"));
 }
 
+static void doctor_misses_the_program_of_an_evaluator(void **state)
+{
+    struct site *site = *state;
+    fixture_file_write(site->dir, "own.yaml",
+                       "evaluators:\n  here: {argv: [/bin/sh]}\n  gone: {argv: [/no/program]}\n");
+    EXPECT(site, 1, "doctor", "--config", "own.yaml");
+    assert_holds(site->output.out, "gone: the program '/no/program' is not there");
+    assert_holds(site->output.out, "here: /bin/sh\n");
+}
+
 static void suites_are_listed_and_replaced(void **state)
 {
     struct site *site = *state;
@@ -501,6 +511,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(watch_follows_over_the_gap_between_checkpoints, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_warns_first_and_says_why_jobs_wait, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(doctor_misses_the_program_of_an_evaluator, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(doctor_misses_data_files_of_any_name, setup,
                                         fixture_user_teardown),
