@@ -148,8 +148,8 @@ class MlflowTest(unittest.TestCase):
         all_taken(self.scene)
         logger.stop()
         self.assert_complete(self.runs()[0], publisher)
-        errors = [sink["error"] for sink in status(self.scene)["stats"]["sinks"]]
-        self.assertEqual(errors, ["", ""])
+        errors = {sink["name"]: sink["error"] for sink in status(self.scene)["stats"]["sinks"]}
+        self.assertEqual(errors, {"jsonl": "", "mlflow": "", "best": ""})
 
     def test_a_deleted_run_is_made_anew(self) -> None:
         import mlflow

@@ -7,7 +7,8 @@ import os
 import unittest
 from typing import Dict
 
-from peers import STEPS, TrainerStackTest, evaluated, needs, words
+from pace import go_on
+from peers import STEPS, TrainerStackTest, evaluated, needs, until, words
 
 needs("torch", "transformers", "lightning")
 
@@ -23,10 +24,18 @@ class NewestTest(TrainerStackTest):
             self.assertTrue(difference <= 1e-5, f"step {step}: {value}, expected {wanted[step]}")
         self.assertEqual(len(self.stack.evaluations()), len(found), "none was evaluated twice")
 
+    def go_on_when_warm(self, step: int) -> None:
+        """The training waits at the step until its evaluator has started, which may take longer than all its steps."""
+        self.stack.wait_for_hold(step)
+        until(self.stack.evaluations, "a first evaluation")
+        go_on(self.stack.out)
+
     def test_lightning(self) -> None:
         settings = {"max_epochs": 12, "checkpoint": {"monitor": "val_loss"}, "top_k": 2}
         settings["stopping"] = {"monitor": "val_loss", "patience": 100}
-        self.stack.start("tiny_lightning.py", *words(evalq={"newest": True}, pace=0.1, **settings)).wait()
+        training = self.stack.start("tiny_lightning.py", *words(evalq={"newest": True}, pace=0.1, hold=11, **settings))
+        self.go_on_when_warm(11)
+        training.wait()
         found: Dict[int, float] = {}
         with open(os.path.join(self.stack.out, "csv", "version_0", "metrics.csv"), encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -46,7 +55,9 @@ class NewestTest(TrainerStackTest):
         settings = dict(STEPS, save_steps=40, max_steps=120, save_total_limit=2, lr_scheduler_type="constant")
         wanted = {step: entry["eval_loss"] for step, entry in evaluated(self.every_step(settings)).items()}
         evalq = {"suites": "eval", "newest": True}
-        self.stack.start("tiny_gpt2.py", *words(evalq=evalq, eval_steps=40, pace=0.1, early=3, **settings)).wait()
+        training = self.stack.start("tiny_gpt2.py", *words(evalq=evalq, eval_steps=40, pace=0.1, hold=41, early=3, **settings))
+        self.go_on_when_warm(41)
+        training.wait()
         outcome = self.stack.outcome()
         found = {step: entry["eval_loss"] for step, entry in evaluated(outcome).items()}
         due = [40, 80, 120]
