@@ -50,7 +50,7 @@ class Runner(Base):
         for name in self.harness.get("tasks", []):
             check_task(str(name), list(manager.all_tasks))
         _keep_requests()
-        _ask_no_machine(lm_eval)
+        _ask_no_machine()
         tasks = _Tasks(manager)
         for name in self.harness.get("tasks", []):
             tasks.load([str(name)])
@@ -139,13 +139,13 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
     return Model(base_url=target.url, model=target.model, num_concurrent=concurrency, max_length=target.length_max, **more)
 
 
-def _ask_no_machine(lm_eval: Any) -> None:
+def _ask_no_machine() -> None:
     """The harness runs pip and git at each evaluation to describe the machine (3 s and more), and compiles the templates of each item
     anew. Neither changes a number."""
-    from lm_eval import utils
+    from lm_eval import evaluator, utils
 
-    lm_eval.evaluator.add_env_info = lambda storage: None
-    lm_eval.evaluator.get_git_commit_hash = lambda: None
+    evaluator.add_env_info = lambda storage: None
+    evaluator.get_git_commit_hash = lambda: None
     if not hasattr(utils.env.from_string, "cache_info"):
         utils.env.from_string = lru_cache(maxsize=1024)(utils.env.from_string)
 
