@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -230,6 +231,17 @@ class Loading(State):
         self.reload.send("DEBUG", "RELOAD")
 
     options = ("--enable-debug-command", "yes")
+
+    def during(self) -> None:
+        until(self.struck_enough, "loading strikes")
+        self.struck = self.refusals()
+
+    def struck_enough(self) -> bool:
+        """Loads again if the data were read before enough calls met it."""
+        if select.select([self.reload.socket], [], [], 0)[0]:
+            self.reload.read()
+            self.reload.send("DEBUG", "RELOAD")
+        return self.refusals() >= self.enough
 
     def end(self) -> None:
         self.struck = self.refusals()
