@@ -425,7 +425,7 @@ static void up_writes_a_configuration_where_there_is_none(void **state)
     write_checkpoint(place, "step-1.safetensors");
     RUN(place, 0, "up", "--workers", "0", "--wait", "0", "--", "/bin/true");
     assert_true(has(place->data, "evalq.yaml"));
-    assert_holds(place->output.err, "no suites");
+    assert_holds(place->output.err, "nothing is evaluated: `evalq init` writes one");
     RUN(place, 0, "up", "--workers", "0", "--", "/bin/sh", "-c",
         EVQ_TEST_BIN "/evalq submit step-1.safetensors --run r --step 1 --suite s && " EVQ_TEST_BIN
                      "/evalq cancel r/1/regular/s");
