@@ -28,8 +28,13 @@ struct child {
     struct evq_channel channel;
     const struct evq_child_job *work; // The present job.
     bool cancelled;
-    bool leaving; // The child was told to exit, or the supervisor is gone.
-    int64_t told_ms;
+    bool leaving;    // The child was told to exit, or the supervisor is gone.
+    int64_t told_ms; // When the last progress note was sent.
+    // The newest progress of the present job. A report that comes too early is sent with a later
+    // one.
+    int64_t done;
+    int64_t total;
+    char status[65];
     uint32_t jobs; // Jobs taken so far.
     // The attempt directory of the present job, and later of the next one.
     char scratch[EVQ_SCRATCH_PATH_BYTES];
@@ -103,10 +108,17 @@ static enum evq_status child_progress(void *context, int64_t done, int64_t total
     if (child->cancelled || child->leaving) {
         return EVQ_E_STOPPED;
     }
+    if (done >= 0 || total >= 0) {
+        child->done = done;
+        child->total = total;
+    }
+    if (status != NULL && status[0] != '\0') {
+        (void)snprintf(child->status, sizeof child->status, "%s", status); // Cut: it is only shown.
+    }
     if (now_ms - child->told_ms >= PROGRESS_MS) {
-        const struct evq_field fields[] = {evq_channel_integer("done", done),
-                                           evq_channel_integer("total", total),
-                                           evq_channel_text("status", status)};
+        const struct evq_field fields[] = {evq_channel_integer("done", child->done),
+                                           evq_channel_integer("total", child->total),
+                                           evq_channel_text("status", child->status)};
         child->told_ms = now_ms;
         (void)note_tell(child, "progress", fields, sizeof(fields) / sizeof(fields[0]), NULL);
     }
@@ -232,6 +244,9 @@ static void job_take(struct child *child, const struct evq_note *note)
 
     child->cancelled = false;
     child->told_ms = 0;
+    child->done = -1;
+    child->total = -1;
+    child->status[0] = '\0';
     enum evq_status status = evq_child_job_open(child->config, note, &report, &work, &err);
     if (status == EVQ_OK) {
         status = scratch_have(child, &err);
