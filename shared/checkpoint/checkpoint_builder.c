@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/checkpoint/order.h"
 #include "shared/checkpoint/tensor_pieces.h"
 
 // Bounds the memory for file names and for tensor names that readers build.
@@ -253,6 +252,14 @@ enum evq_status evq_builder_add_folder(struct evq_checkpoint *checkpoint, int ro
     return EVQ_OK;
 }
 
+int evq_tensor_compare_names(const void *left, const void *right)
+{
+    const struct evq_tensor *a = left;
+    const struct evq_tensor *b = right;
+
+    return strcmp(a->name, b->name);
+}
+
 enum evq_status evq_builder_finish(struct evq_checkpoint *checkpoint, struct evq_error *err)
 {
     struct evq_tensor *tensors = checkpoint->tensors;
@@ -262,8 +269,8 @@ enum evq_status evq_builder_finish(struct evq_checkpoint *checkpoint, struct evq
     for (size_t i = 1; sorted && i < count; i++) {
         sorted = strcmp(tensors[i - 1].name, tensors[i].name) < 0;
     }
-    if (!sorted && !evq_order_by_name(tensors, count)) {
-        return evq_error_set(err, EVQ_E_NOMEM, "%zu tensors", count);
+    if (!sorted) {
+        qsort(tensors, count, sizeof(*tensors), evq_tensor_compare_names);
     }
     for (size_t i = 1; !sorted && i < count; i++) {
         if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {

@@ -69,6 +69,9 @@ enum evq_status evq_builder_keep_pickle(struct evq_checkpoint *checkpoint,
 enum evq_status evq_builder_add_folder(struct evq_checkpoint *checkpoint, int root_fd,
                                        const char *folder, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Compares two struct evq_tensor by name, for qsort(). */
+int evq_tensor_compare_names(const void *left, const void *right);
+
 /* Sorts the tensors by name and refuses two of one name. */
 enum evq_status evq_builder_finish(struct evq_checkpoint *checkpoint,
                                    struct evq_error *err) EVQ_CHECK_RESULT;

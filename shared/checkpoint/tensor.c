@@ -1,10 +1,34 @@
 /* Finding and reading one tensor of an open checkpoint, declared in checkpoint.h. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/checkpoint/adapter/adapter_merge.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/tensor_read.h"
+
+const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint,
+                                             const char *name)
+{
+    const struct evq_tensor wanted = {.name = name};
+
+    return checkpoint->tensor_count == 0
+               ? NULL
+               : bsearch(&wanted, checkpoint->tensors, checkpoint->tensor_count, sizeof(wanted),
+                         evq_tensor_compare_names);
+}
+
+const struct evq_tensor *evq_checkpoint_find_below(const struct evq_checkpoint *checkpoint,
+                                                   const char *prefix, const char *name)
+{
+    char full[EVQ_CHECKPOINT_NAME_BYTES_MAX + 1];
+    int bytes = snprintf(full, sizeof(full), "%s%s", prefix, name);
+
+    if (bytes < 0 || (size_t)bytes >= sizeof(full)) {
+        return NULL; // No tensor has a name that long.
+    }
+    return evq_checkpoint_find(checkpoint, full);
+}
 
 enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
                                         const struct evq_tensor *tensor, void *out,

@@ -3,18 +3,6 @@
 
 #include "shared/checkpoint/checkpoint_builder.h"
 
-const struct evq_tensor *evq_checkpoint_find_below(const struct evq_checkpoint *checkpoint,
-                                                   const char *prefix, const char *name)
-{
-    char full[EVQ_CHECKPOINT_NAME_BYTES_MAX + 1];
-    int bytes = snprintf(full, sizeof(full), "%s%s", prefix, name);
-
-    if (bytes < 0 || (size_t)bytes >= sizeof(full)) {
-        return NULL; // No tensor has a name that long.
-    }
-    return evq_checkpoint_find(checkpoint, full);
-}
-
 struct search {
     const struct evq_checkpoint *checkpoint;
     const char *const *names;

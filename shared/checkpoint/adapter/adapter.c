@@ -11,7 +11,6 @@
 #include "shared/checkpoint/adapter/adapter_config.h"
 #include "shared/checkpoint/adapter/adapter_merge.h"
 #include "shared/checkpoint/format.h"
-#include "shared/checkpoint/order.h"
 #include "shared/checkpoint/root_open.h"
 
 #define CONFIG_BYTES_MAX ((uint64_t)4 << 20)
@@ -85,19 +84,10 @@ static struct evq_tensor *find_base(struct adapter *adapter, const char *name)
 
 static const struct evq_tensor *find_own(const struct adapter *adapter, const char *name)
 {
-    for (size_t low = 0, high = adapter->count; low < high;) {
-        const size_t middle = low + (high - low) / 2;
-        const int order = strcmp(name, adapter->tensors[middle].name);
-        if (order == 0) {
-            return &adapter->tensors[middle];
-        }
-        if (order < 0) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return NULL;
+    const struct evq_tensor wanted = {.name = name};
+
+    return bsearch(&wanted, adapter->tensors, adapter->count, sizeof(wanted),
+                   evq_tensor_compare_names);
 }
 
 /* The kinds of LoRA pairs, by the ends of their names. */
@@ -309,9 +299,8 @@ static enum evq_status take_own(struct adapter *adapter, size_t base_count)
     }
     memcpy(adapter->tensors, checkpoint->tensors + base_count,
            adapter->count * sizeof(*adapter->tensors));
-    return evq_order_by_name(adapter->tensors, adapter->count)
-               ? EVQ_OK
-               : evq_error_set(adapter->err, EVQ_E_NOMEM, "%zu tensors", adapter->count);
+    qsort(adapter->tensors, adapter->count, sizeof(*adapter->tensors), evq_tensor_compare_names);
+    return EVQ_OK;
 }
 
 static enum evq_status load_config(struct adapter *adapter, int32_t file)
