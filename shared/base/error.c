@@ -49,7 +49,7 @@ enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, con
     }
     va_end(args);
     err->status = status;
-    memcpy(err->message, message, sizeof message);
+    (void)evq_error_escape(message, strlen(message), err->message, sizeof err->message);
     if (status == EVQ_E_NOMEM && strstr(message, "memory") == NULL) {
         (void)evq_error_prefix(err, "out of memory");
     }
@@ -76,8 +76,7 @@ enum evq_status evq_error_prefix(struct evq_error *err, const char *format, ...)
         memcpy(message + used, parts[i], bytes);
         used += bytes;
     }
-    message[used] = '\0';
-    memcpy(err->message, message, sizeof message);
+    (void)evq_error_escape(message, used, err->message, sizeof err->message);
     return err->status;
 }
 

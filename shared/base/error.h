@@ -38,8 +38,11 @@ struct evq_error {
     char message[512];
 };
 
-/* Fills err (may be NULL) with status and a printf-style sentence, cut at 511 bytes; returns
- * status. EVQ_E_NOMEM: "out of memory: " comes before a sentence that says nothing of memory. */
+/*
+ * Fills err (may be NULL) with status and a printf-style sentence, cut at 511 bytes; returns
+ * status. Control bytes in the sentence are escaped (evq_error_escape()), so it may quote any
+ * input. With EVQ_E_NOMEM, "out of memory: " is put before a sentence that does not mention memory.
+ */
 enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, const char *format,
                               ...) EVQ_PRINTF(3, 4);
 

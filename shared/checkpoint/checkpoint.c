@@ -53,52 +53,31 @@ static enum evq_status check_same_directory(int root_fd, const char *path,
     return EVQ_OK;
 }
 
-/* Opens and reads the regular file path below the root. */
-static enum evq_status read_regular_file(struct evq_checkpoint *checkpoint, int root_fd,
-                                         const char *path,
-                                         const struct evq_checkpoint_options *options,
-                                         struct evq_error *err)
+/* Opens and reads the file `name` of the directory path. */
+static enum evq_status read_inside(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                   const char *name, const struct evq_checkpoint_options *options,
+                                   struct evq_error *err)
 {
-    // There is always a slash, because path begins with a directory.
-    const char *slash = strrchr(path, '/');
-    const char *folder = evq_arena_strndup(checkpoint->arena, path, (size_t)(slash - path));
+    const char *slash = strrchr(name, '/');
+    const char *folder = slash == NULL ? path
+                                       : evq_arena_printf(checkpoint->arena, "%s/%.*s", path,
+                                                          (int)(slash - name), name);
     struct stat info;
     int fd = -1;
 
     if (folder == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
-    enum evq_status status = evq_root_open_any(root_fd, path, &fd, &info, err);
+    // Opened from the root again: a link inside the checkpoint may lead elsewhere below the root.
+    enum evq_status status = evq_root_open_part(
+        root_fd, path, name, slash == NULL ? EVQ_E_GONE : EVQ_E_INCOMPLETE, &fd, &info, err);
     if (status != EVQ_OK) {
-        return status;
+        return status; // The message names the file.
     }
-    if (!S_ISREG(info.st_mode)) {
-        (void)close(fd); // Never read from.
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", slash + 1);
-    }
-    return read_file(checkpoint, root_fd, folder, slash + 1, fd, &info, options, err);
-}
-
-/* Opens and reads the file `name` of the directory path. */
-static enum evq_status read_inside(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
-                                   const char *name, const struct evq_checkpoint_options *options,
-                                   struct evq_error *err)
-{
-    // Opened from the root again, because a link inside the checkpoint may lead elsewhere below the
-    // root.
-    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
-    char shown[EVQ_SHOWN_BYTES];
-
-    if (full == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "a path");
-    }
-    enum evq_status status = read_regular_file(checkpoint, root_fd, full, options, err);
-    if (status == EVQ_E_GONE && strchr(name, '/') != NULL) {
-        status = evq_error_set(err, EVQ_E_INCOMPLETE, "it is not there (yet)");
-    }
+    status = read_file(checkpoint, root_fd, folder, slash == NULL ? name : slash + 1, fd, &info,
+                       options, err);
     if (status != EVQ_OK) {
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
+        (void)evq_error_prefix(err, "'%.160s'", name); // The status stays what it is.
     }
     return status;
 }
@@ -228,9 +207,7 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     }
     evq_file_close(&fd);
     if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(path, strlen(path), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "checkpoint '%s'", shown); // The status stays what it is.
+        (void)evq_error_prefix(err, "checkpoint '%.160s'", path); // The status stays what it is.
         evq_checkpoint_close(checkpoint);
         return status;
     }
@@ -258,23 +235,21 @@ enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *che
     for (size_t i = 0; i < checkpoint->file_count; i++) {
         const struct evq_checkpoint_file *file = &checkpoint->files[i];
         const struct evq_file_identity *before = &checkpoint->builder->identities[i];
-        char shown[EVQ_SHOWN_BYTES];
         struct stat now;
 
-        evq_error_escape(file->name, strlen(file->name), shown, sizeof(shown));
         if (fstat(file->fd, &now) != 0) {
-            return evq_error_set(err, EVQ_E_IO, "fstat '%s': %s", shown, strerror(errno));
+            return evq_error_set(err, EVQ_E_IO, "fstat '%.160s': %s", file->name, strerror(errno));
         }
         if (now.st_size != before->bytes) {
             return evq_error_set(err, EVQ_E_CHANGED,
-                                 "'%s' had %lld bytes when it was opened, now %lld", shown,
+                                 "'%.160s' had %lld bytes when it was opened, now %lld", file->name,
                                  (long long)before->bytes, (long long)now.st_size);
         }
         if (now.st_dev != before->device || now.st_ino != before->inode ||
             now.st_mtim.tv_sec != before->modified.tv_sec ||
             now.st_mtim.tv_nsec != before->modified.tv_nsec) {
-            return evq_error_set(err, EVQ_E_CHANGED, "'%s' was written to while it was read",
-                                 shown);
+            return evq_error_set(err, EVQ_E_CHANGED, "'%.160s' was written to while it was read",
+                                 file->name);
         }
     }
     return EVQ_OK;
@@ -315,9 +290,7 @@ enum evq_status evq_checkpoint_open_sibling(const struct evq_checkpoint *checkpo
     enum evq_status status = EVQ_E_GONE;
 
     if (name[0] == '\0' || strchr(name, '/') != NULL) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a plain file name", shown);
+        return evq_error_set(err, EVQ_E_INVALID, "'%.160s' is not a plain file name", name);
     }
     for (size_t i = 0; i < builder->folder_count && status == EVQ_E_GONE; i++) {
         status = open_in(&builder->folders[i], name, ret_fd, err);

@@ -274,9 +274,8 @@ enum evq_status evq_builder_finish(struct evq_checkpoint *checkpoint, struct evq
     }
     for (size_t i = 1; !sorted && i < count; i++) {
         if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {
-            char shown[EVQ_SHOWN_BYTES];
-            evq_error_escape(tensors[i].name, strlen(tensors[i].name), shown, sizeof(shown));
-            return evq_error_set(err, EVQ_E_CORRUPT, "duplicate tensor name '%s'", shown);
+            return evq_error_set(err, EVQ_E_CORRUPT, "duplicate tensor name '%.160s'",
+                                 tensors[i].name);
         }
     }
     return EVQ_OK;

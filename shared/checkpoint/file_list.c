@@ -35,10 +35,8 @@ static int64_t modified_ns(const struct stat *info)
 static enum evq_status fail(const struct walk *walk, enum evq_status status, const char *path,
                             const char *what)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
-    evq_error_escape(path, strlen(path), shown, sizeof(shown));
-    return evq_error_set(walk->err, status, "'%s' %s", shown, what);
+    return evq_error_set(walk->err, status, "'%.160s' %s", path, what);
 }
 
 static enum evq_status file_add(struct walk *walk, const char *path, const struct stat *info)

@@ -137,9 +137,7 @@ static enum evq_status hash_weights(XXH3_state_t *state, int root_fd, const char
         status = evq_checkpoint_verify_unchanged(checkpoint, err);
     }
     if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(path, strlen(path), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "checkpoint '%s'", shown); // The status stays what it is.
+        (void)evq_error_prefix(err, "checkpoint '%.160s'", path); // The status stays what it is.
     }
     evq_checkpoint_close(checkpoint);
     return status;

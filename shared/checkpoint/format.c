@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "shared/base/file.h"
+#include "shared/checkpoint/root_open.h"
 
 #define HEAD_BYTES 512
 
@@ -78,4 +79,24 @@ enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *n
     enum evq_status status = evq_builder_add_file(checkpoint, name, fd, info, &file, err);
 
     return status == EVQ_OK ? read_known(checkpoint, name, file, options, err) : status;
+}
+
+enum evq_status evq_format_read_part(struct evq_checkpoint *checkpoint, int root_fd,
+                                     const char *folder, const char *name,
+                                     const struct evq_checkpoint_options *options,
+                                     struct evq_error *err)
+{
+    struct stat info;
+    int fd = -1;
+    enum evq_status status =
+        evq_root_open_part(root_fd, folder, name, EVQ_E_INCOMPLETE, &fd, &info, err);
+
+    if (status != EVQ_OK) {
+        return status; // The message names the file.
+    }
+    status = evq_format_read(checkpoint, name, fd, &info, options, err);
+    if (status != EVQ_OK) {
+        (void)evq_error_prefix(err, "'%.160s'", name); // The status stays what it is.
+    }
+    return status;
 }

@@ -32,6 +32,13 @@ enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *n
                                 const struct evq_checkpoint_options *options,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Opens the regular file folder/name below root_fd and reads it as evq_format_read() does. Messages
+ * begin with its name. EVQ_E_INCOMPLETE: not there (yet). */
+enum evq_status evq_format_read_part(struct evq_checkpoint *checkpoint, int root_fd,
+                                     const char *folder, const char *name,
+                                     const struct evq_checkpoint_options *options,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Reads shards that an index file names. fd (taken over) is the index; the shards are in folder
  * below root_fd. */
 enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,

@@ -178,13 +178,10 @@ static enum evq_status find_only(const struct scan *scan, const char **ret_name,
                              "the directory holds shards, but not yet their index file");
     }
     if (scan->weights_count > 1) {
-        char shown[2][EVQ_SHOWN_BYTES];
-        evq_error_escape(scan->weights[0], strlen(scan->weights[0]), shown[0], sizeof(shown[0]));
-        evq_error_escape(scan->weights[1], strlen(scan->weights[1]), shown[1], sizeof(shown[1]));
-        return evq_error_set(
-            err, EVQ_E_UNSUPPORTED,
-            "the directory holds %zu weights files ('%s', '%s', ...): name the one to evaluate",
-            scan->weights_count, shown[0], shown[1]);
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "the directory holds %zu weights files ('%.160s', '%.160s', ...): "
+                             "name the one to evaluate",
+                             scan->weights_count, scan->weights[0], scan->weights[1]);
     }
     *ret_name = scan->weights[0];
     return EVQ_OK;
@@ -194,7 +191,6 @@ static enum evq_status find_only(const struct scan *scan, const char **ret_name,
 static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes,
                                    struct evq_error *err)
 {
-    char shown[EVQ_SHOWN_BYTES];
     int fd = -1;
     enum evq_status status = evq_root_open(directory_fd, "latest", false, &fd, err);
 
@@ -210,9 +206,8 @@ static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes
         return evq_error_set(err, EVQ_E_INCOMPLETE, "'latest' is empty: still being written");
     }
     if (strlen(out) > 200 || out[0] == '.' || strchr(out, '/') != NULL) {
-        evq_error_escape(out, strlen(out), shown, sizeof(shown));
-        return evq_error_set(err, EVQ_E_INVALID, "'latest' names '%s', which is no plain folder",
-                             shown);
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'latest' names '%.160s', which is no plain folder", out);
     }
     return EVQ_OK;
 }
@@ -222,7 +217,6 @@ static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t n
                                       struct evq_error *err)
 {
     char folder[256];
-    char shown[EVQ_SHOWN_BYTES];
     struct scan scan = {.weights_count = 0};
     int fd = -1;
     enum evq_status status = read_latest(directory_fd, folder, sizeof(folder), err);
@@ -242,9 +236,8 @@ static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t n
         status = evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", scan.sentence);
     }
     if (status == EVQ_OK && !scan.deepspeed) {
-        evq_error_escape(folder, strlen(folder), shown, sizeof(shown));
-        status =
-            evq_error_set(err, EVQ_E_INCOMPLETE, "'%s' holds no " DEEPSPEED_FILE " yet", shown);
+        status = evq_error_set(err, EVQ_E_INCOMPLETE, "'%.160s' holds no " DEEPSPEED_FILE " yet",
+                               folder);
     }
     if (status == EVQ_OK) {
         (void)snprintf(ret_name, name_bytes, "%s/" DEEPSPEED_FILE, folder); // Both are short.

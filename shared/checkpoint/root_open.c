@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -76,44 +77,39 @@ static bool climbs(const char *path)
 
 static enum evq_status open_failed(int error, const char *path, struct evq_error *err)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
-    evq_error_escape(path, strlen(path), shown, sizeof(shown));
     switch (error) {
     case ENOENT:
     case ESTALE:
-        return evq_error_set(err, EVQ_E_GONE, "'%s' does not exist", shown);
+        return evq_error_set(err, EVQ_E_GONE, "'%.160s' does not exist", path);
     case ENOTDIR:
-        return evq_error_set(err, EVQ_E_GONE, "'%s': a part of the path is not a directory", shown);
+        return evq_error_set(err, EVQ_E_GONE, "'%.160s': a part of the path is not a directory",
+                             path);
     case EXDEV:
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'%s' leaves its root directory by a symbolic link", shown);
+                             "'%.160s' leaves its root directory by a symbolic link", path);
     case ELOOP:
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'%s' is a symbolic link that is not followed here", shown);
+                             "'%.160s' is a symbolic link that is not followed here", path);
     case ENXIO:
     case ENODEV:
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", shown);
+        return evq_error_set(err, EVQ_E_INVALID, "'%.160s' is not a regular file", path);
     case ENAMETOOLONG:
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is longer than a path may be", shown);
+        return evq_error_set(err, EVQ_E_INVALID, "'%.160s' is longer than a path may be", path);
     default:
-        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", shown, strerror(error));
+        return evq_error_set(err, EVQ_E_IO, "open '%.160s': %s", path, strerror(error));
     }
 }
 
 static enum evq_status open_checked(int root_fd, const char *path, int flags, int *ret_fd,
                                     struct evq_error *err)
 {
-    char shown[EVQ_SHOWN_BYTES];
-
     if (path[0] == '/') {
-        evq_error_escape(path, strlen(path), shown, sizeof(shown));
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'%s' is absolute; expected a path relative to its root", shown);
+                             "'%.160s' is absolute; expected a path relative to its root", path);
     }
     if (climbs(path)) {
-        evq_error_escape(path, strlen(path), shown, sizeof(shown));
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' holds '..', which no path may", shown);
+        return evq_error_set(err, EVQ_E_INVALID, "'%.160s' holds '..', which no path may", path);
     }
     const char *named = path[0] == '\0' ? "." : path;
     int fd = open_resolved(root_fd, named, flags);
@@ -130,16 +126,14 @@ static enum evq_status open_checked(int root_fd, const char *path, int flags, in
 static enum evq_status check_kind(int fd, const char *path, bool want_file, bool want_directory,
                                   struct stat *ret_info, struct evq_error *err)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
-    evq_error_escape(path, strlen(path), shown, sizeof(shown));
     if (fstat(fd, ret_info) != 0) {
-        return evq_error_set(err, EVQ_E_IO, "fstat '%s': %s", shown, strerror(errno));
+        return evq_error_set(err, EVQ_E_IO, "fstat '%.160s': %s", path, strerror(errno));
     }
     if (S_ISREG(ret_info->st_mode) ? want_file : S_ISDIR(ret_info->st_mode) && want_directory) {
         return EVQ_OK;
     }
-    return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a %s", shown,
+    return evq_error_set(err, EVQ_E_INVALID, "'%.160s' is not a %s", path,
                          want_file ? "regular file" : "directory");
 }
 
@@ -169,6 +163,31 @@ enum evq_status evq_root_open(int root_fd, const char *path, bool directory, int
 
     if (status == EVQ_OK) {
         status = check_kind(fd, path, !directory, directory, &info, err);
+    }
+    if (status != EVQ_OK) {
+        evq_file_close(&fd);
+        return status;
+    }
+    *ret_fd = fd;
+    return EVQ_OK;
+}
+
+enum evq_status evq_root_open_part(int root_fd, const char *folder, const char *name,
+                                   enum evq_status missing, int *ret_fd, struct stat *ret_info,
+                                   struct evq_error *err)
+{
+    char path[PATH_MAX];
+    int fd = -1;
+
+    if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path)) {
+        return evq_error_set(err, EVQ_E_INVALID, "'%.160s' is longer than a path may be", name);
+    }
+    enum evq_status status = open_checked(root_fd, path, OPEN_FLAGS, &fd, err);
+    if (status == EVQ_E_GONE) {
+        return evq_error_set(err, missing, "'%.160s' is not there (yet)", name);
+    }
+    if (status == EVQ_OK) {
+        status = check_kind(fd, name, true, false, ret_info, err);
     }
     if (status != EVQ_OK) {
         evq_file_close(&fd);

@@ -64,9 +64,8 @@ static enum evq_status check_metadata_keys(const char **keys, size_t count, stru
     }
     for (size_t i = 1; i < count; i++) {
         if (strcmp(keys[i - 1], keys[i]) == 0) {
-            char shown[EVQ_SHOWN_BYTES];
-            evq_error_escape(keys[i], strlen(keys[i]), shown, sizeof(shown));
-            return evq_error_set(err, EVQ_E_CORRUPT, "duplicate key '%s' in __metadata__", shown);
+            return evq_error_set(err, EVQ_E_CORRUPT, "duplicate key '%.160s' in __metadata__",
+                                 keys[i]);
         }
     }
     return EVQ_OK;
@@ -154,9 +153,7 @@ static enum evq_status read_dtype(struct reader *reader, struct evq_tensor *tens
 
     if (status == EVQ_OK &&
         !evq_dtype_parse(token.text, &tensor->dtype, &fields->bits, &tensor->dtype_name)) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(token.text, token.bytes, shown, sizeof(shown));
-        return evq_error_set(err, EVQ_E_UNSUPPORTED, "unknown dtype '%s'", shown);
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "unknown dtype '%.160s'", token.text);
     }
     return status;
 }
@@ -312,9 +309,7 @@ static enum evq_status read_tensor(struct reader *reader, const char *name, stru
     if (status == EVQ_OK) {
         return add_extent(reader, &tensor, &fields, err);
     }
-    char shown[EVQ_SHOWN_BYTES];
-    evq_error_escape(name, strlen(name), shown, sizeof(shown));
-    (void)evq_error_prefix(err, "tensor '%s'", shown); // The status stays what it is.
+    (void)evq_error_prefix(err, "tensor '%.160s'", name); // The status stays what it is.
     return status;
 }
 
@@ -345,12 +340,10 @@ static enum evq_status check_extents(struct reader *reader, struct evq_error *er
     }
     for (size_t i = 0; i < reader->extent_count; i++) {
         if (extents[i].begin != at) {
-            char shown[EVQ_SHOWN_BYTES];
-            evq_error_escape(extents[i].name, strlen(extents[i].name), shown, sizeof(shown));
             return evq_error_set(err, EVQ_E_CORRUPT,
-                                 "tensor '%s' begins at data byte %llu, expected %llu (%s)", shown,
-                                 (unsigned long long)extents[i].begin, (unsigned long long)at,
-                                 extents[i].begin < at ? "overlap" : "gap");
+                                 "tensor '%.160s' begins at data byte %llu, expected %llu (%s)",
+                                 extents[i].name, (unsigned long long)extents[i].begin,
+                                 (unsigned long long)at, extents[i].begin < at ? "overlap" : "gap");
         }
         at = extents[i].end;
     }

@@ -4,7 +4,6 @@
 
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
-#include "shared/checkpoint/root_open.h"
 
 /* One entry of weight_map. */
 struct mapping {
@@ -36,11 +35,9 @@ static bool plain_name(const char *name)
 static enum evq_status add_mapping(struct sharded *sharded, const char *tensor, const char *file,
                                    struct evq_error *err)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
     if (!plain_name(file)) {
-        evq_error_escape(file, strlen(file), shown, sizeof(shown));
-        return evq_error_set(err, EVQ_E_INVALID, "shard '%s' is not a plain file name", shown);
+        return evq_error_set(err, EVQ_E_INVALID, "shard '%.160s' is not a plain file name", file);
     }
     if (sharded->count == EVQ_CHECKPOINT_TENSORS_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "more than %d tensors", EVQ_CHECKPOINT_TENSORS_MAX);
@@ -134,35 +131,6 @@ static int by_file(const void *a, const void *b)
     return strcmp(left->file, right->file);
 }
 
-static enum evq_status open_shard(struct sharded *sharded, const char *name, struct evq_error *err)
-{
-    char shown[EVQ_SHOWN_BYTES];
-    struct stat info;
-    int fd = -1;
-    const char *path = evq_arena_printf(sharded->checkpoint->arena, "%s/%s", sharded->folder, name);
-
-    if (path == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "a path");
-    }
-    evq_error_escape(name, strlen(name), shown, sizeof(shown));
-    enum evq_status status = evq_root_open_any(sharded->root_fd, path, &fd, &info, err);
-    if (status == EVQ_E_GONE) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "shard '%s' is not there (yet)", shown);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (!S_ISREG(info.st_mode)) {
-        (void)close(fd); // Never read from.
-        return evq_error_set(err, EVQ_E_INVALID, "shard '%s' is not a regular file", shown);
-    }
-    status = evq_format_read(sharded->checkpoint, name, fd, &info, sharded->options, err);
-    if (status != EVQ_OK) {
-        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
-    }
-    return status;
-}
-
 static enum evq_status open_shards(struct sharded *sharded, struct evq_error *err)
 {
     const char *format = NULL;
@@ -172,7 +140,9 @@ static enum evq_status open_shards(struct sharded *sharded, struct evq_error *er
         if (i > 0 && strcmp(sharded->map[i - 1].file, sharded->map[i].file) == 0) {
             continue;
         }
-        enum evq_status status = open_shard(sharded, sharded->map[i].file, err);
+        enum evq_status status =
+            evq_format_read_part(sharded->checkpoint, sharded->root_fd, sharded->folder,
+                                 sharded->map[i].file, sharded->options, err);
         if (status != EVQ_OK) {
             return status;
         }
@@ -193,12 +163,9 @@ static enum evq_status check_map(const struct sharded *sharded, struct evq_error
         const struct evq_tensor *tensor = evq_checkpoint_find(sharded->checkpoint, mapping->tensor);
         if (tensor == NULL ||
             strcmp(sharded->checkpoint->files[tensor->file].name, mapping->file) != 0) {
-            char shown[2][EVQ_SHOWN_BYTES];
-            evq_error_escape(mapping->tensor, strlen(mapping->tensor), shown[0], sizeof(shown[0]));
-            evq_error_escape(mapping->file, strlen(mapping->file), shown[1], sizeof(shown[1]));
             return evq_error_set(err, EVQ_E_CORRUPT,
-                                 "tensor '%s' is not in shard '%s' as the index says", shown[0],
-                                 shown[1]);
+                                 "tensor '%.160s' is not in shard '%.160s' as the index says",
+                                 mapping->tensor, mapping->file);
         }
     }
     return EVQ_OK;

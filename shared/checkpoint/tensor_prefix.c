@@ -116,14 +116,11 @@ enum evq_status evq_checkpoint_find_prefix(const struct evq_checkpoint *checkpoi
             continue;
         }
         if (any) {
-            char shown[2][EVQ_SHOWN_BYTES];
-            evq_error_escape(found, strlen(found), shown[0], sizeof(shown[0]));
-            evq_error_escape(prefix, strlen(prefix), shown[1], sizeof(shown[1]));
             return evq_error_set(
                 err, EVQ_E_CONFLICT,
-                "all expected names are there under '%s' and under '%s': name the one "
+                "all expected names are there under '%.160s' and under '%.160s': name the one "
                 "to evaluate",
-                shown[0], shown[1]);
+                found, prefix);
         }
         copy_prefix(found, prefix);
         any = true;

@@ -14,9 +14,8 @@ enum evq_status evq_tensor_name_error(const struct evq_tensor *tensor, enum evq_
                                       struct evq_error *err)
 {
     if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(tensor->name, strlen(tensor->name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "tensor '%s'", shown); // The status stays what it is.
+        (void)evq_error_prefix(err, "tensor '%.160s'",
+                               tensor->name); // The status stays what it is.
     }
     return status;
 }

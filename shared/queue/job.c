@@ -125,10 +125,9 @@ static enum evq_status refuse_name(const char *field, const char *value, size_t 
     if (value == NULL || value[0] == '\0') {
         return evq_error_set(err, EVQ_E_INVALID, "%s is missing", field);
     }
-    char shown[160];
-    evq_error_escape(value, strlen(value), shown, sizeof shown);
-    return evq_error_set(err, EVQ_E_INVALID, "%s '%s' is not 1 to %zu of the bytes [A-Za-z0-9._-]",
-                         field, shown, bytes_max);
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "%s '%.160s' is not 1 to %zu of the bytes [A-Za-z0-9._-]", field, value,
+                         bytes_max);
 }
 
 enum evq_status evq_job_check_text(const char *field, const char *value, struct evq_error *err)
@@ -164,9 +163,8 @@ static enum evq_status check_pairs(const char *field, const struct evq_pair *pai
         }
         for (size_t j = 0; j < i; j++) {
             if (strcmp(pairs[i].key, pairs[j].key) == 0) {
-                char shown[128];
-                (void)evq_error_escape(pairs[i].key, strlen(pairs[i].key), shown, sizeof shown);
-                return evq_error_set(err, EVQ_E_INVALID, "%s has the key '%s' twice", field, shown);
+                return evq_error_set(err, EVQ_E_INVALID, "%s has the key '%.160s' twice", field,
+                                     pairs[i].key);
             }
         }
     }
@@ -363,16 +361,14 @@ static bool parse_number(const char *text, int64_t min, int64_t max, int64_t *re
 enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_MAX],
                                  struct evq_job_name *ret_name, struct evq_error *err)
 {
-    char shown[EVQ_JOB_ID_BYTES_MAX];
     char *parts[4] = {scratch, NULL, NULL, NULL};
     int64_t step = 0;
     int64_t generation = 1;
     int64_t shard = -1;
     size_t count = 1;
 
-    evq_error_escape(id, strlen(id), shown, sizeof shown);
     if (strlen(id) >= EVQ_JOB_ID_BYTES_MAX) {
-        return evq_error_set(err, EVQ_E_INVALID, "job id '%s...' is longer than %d bytes", shown,
+        return evq_error_set(err, EVQ_E_INVALID, "job id '%.160s...' is longer than %d bytes", id,
                              EVQ_JOB_ID_BYTES_MAX - 1);
     }
     memcpy(scratch, id, strlen(id) + 1);
@@ -386,8 +382,8 @@ enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_M
         }
     }
     if (count != 4) {
-        return evq_error_set(err, EVQ_E_INVALID, "job id '%s' is not RUN/STEP/VARIANT/SUITE",
-                             shown);
+        return evq_error_set(err, EVQ_E_INVALID, "job id '%.160s' is not RUN/STEP/VARIANT/SUITE",
+                             id);
     }
     char *at = strchr(parts[3], '@');
     if (at != NULL) {
@@ -405,8 +401,8 @@ enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_M
                 (at == NULL || parse_number(at + 1, 0, INT32_MAX, &shard));
     if (!good) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "job id '%s' is not RUN/STEP/VARIANT/SUITE[~GENERATION][@SHARD]",
-                             shown);
+                             "job id '%.160s' is not RUN/STEP/VARIANT/SUITE[~GENERATION][@SHARD]",
+                             id);
     }
     *ret_name = (struct evq_job_name){.run = parts[0],
                                       .step = step,

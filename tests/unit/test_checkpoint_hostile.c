@@ -291,9 +291,8 @@ static const struct {
      "a NUL inside a string"},
     {"{\"weight_map\":{\"a\":\"\xff\"}}", 0, EVQ_E_CORRUPT, "is not UTF-8"},
     {"{\"weight_map\":{\"a\":\"none.safetensors\"}}", 0, EVQ_E_INCOMPLETE,
-     "shard 'none.safetensors' is not there"},
-    {"{\"weight_map\":{\"a\":\"folder\"}}", 0, EVQ_E_INVALID,
-     "shard 'folder' is not a regular file"},
+     "'none.safetensors' is not there (yet)"},
+    {"{\"weight_map\":{\"a\":\"folder\"}}", 0, EVQ_E_INVALID, "'folder' is not a regular file"},
     {"{\"weight_map\":{\"a\":\"fifo\"}}", 0, EVQ_E_INVALID, "not a regular file"},
     {"{\"weight_map\":{\"a\":\"out\"}}", 0, EVQ_E_INVALID, "leaves its root directory"},
     {"{\"weight_map\":{\"b\":\"s1.safetensors\"}}", 0, EVQ_E_CORRUPT,
@@ -368,7 +367,7 @@ static void layout_refuses_what_is_not_a_checkpoint_of_its_kind(void **state)
     refuse(folder, "step", "link", EVQ_E_INVALID, "leaves its root directory");
     assert_int_equal(unlinkat(folder->fd, "step/model.safetensors", 0), 0);
     assert_int_equal(symlinkat("nowhere", folder->fd, "step/model.safetensors"), 0);
-    refuse(folder, "step", "dangling", EVQ_E_GONE, "does not exist");
+    refuse(folder, "step", "dangling", EVQ_E_GONE, "is not there");
 }
 
 static void open_refuses_paths_that_leave_and_other_formats_by_name(void **state)

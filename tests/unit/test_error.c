@@ -35,6 +35,17 @@ static void error_set_says_that_memory_ran_out(void **state)
     assert_string_equal(err.message, "no memory for a queue");
 }
 
+/* Messages reach terminals and logs, and quote names that come from outside. */
+static void error_set_escapes_control_bytes(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    (void)evq_error_set(&err, EVQ_E_IO, "open '%s': %s", "a\033[2Jb\n", "no");
+    assert_string_equal(err.message, "open 'a\\x1b[2Jb\\x0a': no");
+    (void)evq_error_prefix(&err, "in '%s'", "\a");
+    assert_string_equal(err.message, "in '\\x07': open 'a\\x1b[2Jb\\x0a': no");
+}
+
 /* A caller may wrap a message into a new one by passing it as an argument. */
 static void error_set_accepts_its_own_message(void **state)
 {
@@ -156,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_set_fills_and_cuts_the_message),
         cmocka_unit_test(error_set_says_that_memory_ran_out),
+        cmocka_unit_test(error_set_escapes_control_bytes),
         cmocka_unit_test(error_set_accepts_its_own_message),
         cmocka_unit_test(error_prefix_puts_text_before),
         cmocka_unit_test(error_names_and_exits_cover_every_status),

@@ -120,7 +120,7 @@ static const struct {
     {{{"flax_model.msgpack", "x"}}, EVQ_E_UNSUPPORTED, "Flax"},
     {{{"__0_0.distcp", "x"}}, EVQ_E_INCOMPLETE, "but not yet '.metadata'"},
     {{{"a.pt", "x"}, {"b.pt", "x"}}, EVQ_E_UNSUPPORTED, "holds 2 weights files"},
-    {{{"pytorch_model_fsdp_0", NULL}}, EVQ_E_INCOMPLETE, "it is not there (yet)"},
+    {{{"pytorch_model_fsdp_0", NULL}}, EVQ_E_INCOMPLETE, "is not there (yet)"},
     {{{"pytorch_model_fsdp_0", NULL}, {"pytorch_model_fsdp_0/.metadata", ""}},
      EVQ_E_INCOMPLETE,
      "it is empty: still being written"},

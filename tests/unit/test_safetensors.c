@@ -235,7 +235,7 @@ static void sharded_is_incomplete_until_the_last_shard_is_there(void **state)
     assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", NULL), EVQ_OK);
     assert_int_equal(unlinkat(folder->fd, "step-1/model-00002-of-00003.safetensors", 0), 0);
     assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
-    assert_holds(err.message, "shard 'model-00002-of-00003.safetensors' is not there");
+    assert_holds(err.message, "'model-00002-of-00003.safetensors' is not there (yet)");
     assert_int_equal(unlinkat(folder->fd, "step-1/model.safetensors.index.json", 0), 0);
     assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
     assert_holds(err.message, "not yet their index");

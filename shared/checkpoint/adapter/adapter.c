@@ -30,10 +30,8 @@ struct adapter {
 static enum evq_status fault(const struct adapter *adapter, const struct evq_tensor *tensor,
                              enum evq_status status, const char *what)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
-    evq_error_escape(tensor->name, strlen(tensor->name), shown, sizeof(shown));
-    return evq_error_set(adapter->err, status, "adapter tensor '%s' %s", shown, what);
+    return evq_error_set(adapter->err, status, "adapter tensor '%.160s' %s", tensor->name, what);
 }
 
 static bool ends_with(const char *text, size_t bytes, const char *end)
@@ -329,35 +327,29 @@ static enum evq_status load_config(struct adapter *adapter, int32_t file)
 /* Reads adapter_model.safetensors, or adapter_model.bin if that does not exist. */
 static enum evq_status read_weights(struct adapter *adapter, int root_fd, const char *folder)
 {
-    static const char *const names[] = {"adapter_model.safetensors", "adapter_model.bin"};
     const struct evq_checkpoint_options options = {.key = ""};
-    enum evq_status status = EVQ_E_GONE;
+    const char *name = "adapter_model.safetensors";
+    struct stat info;
+    int fd = -1;
+    enum evq_status status =
+        evq_root_open_part(root_fd, folder, name, EVQ_E_INCOMPLETE, &fd, &info, adapter->err);
 
-    for (size_t i = 0; i < 2 && status == EVQ_E_GONE; i++) {
-        struct stat info;
-        int fd = -1;
-        const char *path = evq_arena_printf(adapter->checkpoint->arena, "%s/%s", folder, names[i]);
-        if (path == NULL) {
-            return evq_error_set(adapter->err, EVQ_E_NOMEM, "a path");
-        }
-        status = evq_root_open_any(root_fd, path, &fd, &info, adapter->err);
-        if (status == EVQ_OK && !S_ISREG(info.st_mode)) {
-            (void)close(fd); // Never read from.
-            return evq_error_set(adapter->err, EVQ_E_INVALID, "'%s' is not a regular file",
-                                 names[i]);
-        }
-        if (status == EVQ_OK) {
-            status =
-                evq_format_read(adapter->checkpoint, names[i], fd, &info, &options, adapter->err);
-            if (status != EVQ_OK) {
-                (void)evq_error_prefix(adapter->err, "'%s'", names[i]); // Status as it is.
-            }
-        }
+    if (status == EVQ_E_INCOMPLETE) {
+        name = "adapter_model.bin";
+        status =
+            evq_root_open_part(root_fd, folder, name, EVQ_E_INCOMPLETE, &fd, &info, adapter->err);
     }
-    return status == EVQ_E_GONE
-               ? evq_error_set(adapter->err, EVQ_E_INCOMPLETE,
-                               "adapter_model.safetensors (or .bin) is not there (yet)")
-               : status;
+    if (status != EVQ_OK) {
+        return status == EVQ_E_INCOMPLETE
+                   ? evq_error_set(adapter->err, EVQ_E_INCOMPLETE,
+                                   "adapter_model.safetensors (or .bin) is not there (yet)")
+                   : status;
+    }
+    status = evq_format_read(adapter->checkpoint, name, fd, &info, &options, adapter->err);
+    if (status != EVQ_OK) {
+        (void)evq_error_prefix(adapter->err, "'%s'", name); // The status stays what it is.
+    }
+    return status;
 }
 
 static enum evq_status apply(struct adapter *adapter, size_t base_count)

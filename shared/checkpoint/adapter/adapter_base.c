@@ -41,7 +41,6 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
     const struct evq_checkpoint_options plain = {
         .key = "", .adapter = options->adapter, .header_bytes_max = options->header_bytes_max};
     const char *path = options->base != NULL && options->base[0] != '\0' ? options->base : named;
-    char shown[EVQ_SHOWN_BYTES];
     enum evq_status status = EVQ_E_GONE;
 
     if (path == NULL || path[0] == '\0') {
@@ -50,7 +49,6 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
             "the adapter does not name its base: set `base` to where it is, in a task as "
             "`model: {base: PATH}`");
     }
-    evq_error_escape(path, strlen(path), shown, sizeof(shown));
     for (size_t i = 0; i <= options->root_count && status == EVQ_E_GONE; i++) {
         const int at_fd = i == 0 ? root_fd : options->root_fds[i - 1];
         const char *relative = NULL;
@@ -60,15 +58,16 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
         if (status == EVQ_OK) {
             status = read_base(checkpoint, at_fd, relative, fd, &info, &plain, err);
             if (status != EVQ_OK) {
-                (void)evq_error_prefix(err, "base '%s'", shown); // The status stays what it is.
+                (void)evq_error_prefix(err, "base '%.160s'", path); // The status stays what it is.
                 return status;
             }
         }
     }
     return status == EVQ_E_GONE
-               ? evq_error_set(err, EVQ_E_NOT_FOUND,
-                               "the adapter's base '%s' is beneath none of the roots: set `base` "
-                               "to its path there (nothing is downloaded)",
-                               shown)
+               ? evq_error_set(
+                     err, EVQ_E_NOT_FOUND,
+                     "the adapter's base '%.160s' is beneath none of the roots: set `base` "
+                     "to its path there (nothing is downloaded)",
+                     path)
                : status;
 }

@@ -37,13 +37,12 @@ struct reader {
 
 static enum evq_status not_merged(struct reader *reader, const char *key)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
-    evq_error_escape(key, strlen(key), shown, sizeof(shown));
-    return evq_error_set(reader->err, EVQ_E_UNSUPPORTED,
-                         "adapter_config.json sets '%s', which is not merged: merge it first, in a "
-                         "`prepare` command",
-                         shown);
+    return evq_error_set(
+        reader->err, EVQ_E_UNSUPPORTED,
+        "adapter_config.json sets '%.160s', which is not merged: merge it first, in a "
+        "`prepare` command",
+        key);
 }
 
 static enum evq_status wrong_kind(struct reader *reader, const char *key, const char *expected)
@@ -147,12 +146,11 @@ static enum evq_status read_alphas(struct reader *reader)
         }
         struct evq_adapter_alpha *alpha = &config->alphas[config->alpha_count++];
         if (!plain_pattern(token.text)) {
-            char shown[EVQ_SHOWN_BYTES];
-            evq_error_escape(token.text, token.bytes, shown, sizeof(shown));
-            return evq_error_set(reader->err, EVQ_E_UNSUPPORTED,
-                                 "alpha_pattern holds '%s': of regular expressions only names and "
-                                 "dots are understood",
-                                 shown);
+            return evq_error_set(
+                reader->err, EVQ_E_UNSUPPORTED,
+                "alpha_pattern holds '%.160s': of regular expressions only names and "
+                "dots are understood",
+                token.text);
         }
         alpha->pattern = evq_arena_strdup(reader->arena, token.text);
         if (alpha->pattern == NULL) {
@@ -172,14 +170,11 @@ static enum evq_status read_type(struct reader *reader)
 
     reader->has_type = true;
     if (status == EVQ_OK && (type == NULL || strcmp(type, "LORA") != 0)) {
-        char shown[EVQ_SHOWN_BYTES] = "null";
-        if (type != NULL) {
-            evq_error_escape(type, strlen(type), shown, sizeof(shown));
-        }
-        return evq_error_set(reader->err, EVQ_E_UNSUPPORTED,
-                             "an adapter of type '%s' is not merged, only LORA: merge it first, in "
-                             "a `prepare` command",
-                             shown);
+        return evq_error_set(
+            reader->err, EVQ_E_UNSUPPORTED,
+            "an adapter of type '%.160s' is not merged, only LORA: merge it first, in "
+            "a `prepare` command",
+            type == NULL ? "null" : type);
     }
     return status;
 }
@@ -200,14 +195,11 @@ static enum evq_status read_initial(struct reader *reader)
             return EVQ_OK;
         }
     }
-    char shown[EVQ_SHOWN_BYTES];
-    evq_error_escape(token.text == NULL ? "" : token.text, token.text == NULL ? 0 : token.bytes,
-                     shown, sizeof(shown));
     return evq_error_set(
         reader->err, EVQ_E_UNSUPPORTED,
-        "init_lora_weights is '%s', which may change the base too: convert it to a "
+        "init_lora_weights is '%.*s', which may change the base too: convert it to a "
         "plain LoRA when saving, or merge it first, in a `prepare` command",
-        shown);
+        token.bytes < 160 ? (int)token.bytes : 160, token.text == NULL ? "" : token.text);
 }
 
 static enum evq_status read_bias(struct reader *reader)

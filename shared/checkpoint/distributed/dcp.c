@@ -2,7 +2,6 @@
  * tensor and where each is stored: in which __RANK_N.distcp, as an archive of torch.save. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "shared/checkpoint/distributed/dcp.h"
 #include "shared/checkpoint/format.h"
@@ -145,33 +144,24 @@ static enum evq_status read_entries(struct dcp *dcp)
 static enum evq_status open_file(struct dcp *dcp, const struct evq_pickle_node *path,
                                  int32_t *ret_file)
 {
-    char shown[EVQ_SHOWN_BYTES];
     struct stat info;
     int fd = -1;
 
-    evq_error_escape(path->as.text, path->count, shown, sizeof(shown));
     if (path->count == 0 || path->count > 255 || path->as.text[0] == '.' ||
         memchr(path->as.text, '/', path->count) != NULL ||
         memchr(path->as.text, '\0', path->count) != NULL) {
-        return evq_error_set(dcp->err, EVQ_E_INVALID, "'%s' is not a plain file name", shown);
+        return evq_error_set(dcp->err, EVQ_E_INVALID, "'%.*s' is not a plain file name",
+                             path->count < 160 ? (int)path->count : 160, path->as.text);
     }
     const char *name =
         evq_arena_strndup(dcp->checkpoint->arena, path->as.text, (size_t)path->count);
-    const char *full =
-        name == NULL ? NULL : evq_arena_printf(dcp->checkpoint->arena, "%s/%s", dcp->folder, name);
-    if (full == NULL) {
+    if (name == NULL) {
         return evq_error_set(dcp->err, EVQ_E_NOMEM, "a path");
     }
-    enum evq_status status = evq_root_open_any(dcp->root_fd, full, &fd, &info, dcp->err);
-    if (status == EVQ_E_GONE) {
-        return evq_error_set(dcp->err, EVQ_E_INCOMPLETE, "'%s' is not there (yet)", shown);
-    }
+    const enum evq_status status =
+        evq_root_open_part(dcp->root_fd, dcp->folder, name, EVQ_E_INCOMPLETE, &fd, &info, dcp->err);
     if (status != EVQ_OK) {
         return status;
-    }
-    if (!S_ISREG(info.st_mode)) {
-        (void)close(fd); // Never read from.
-        return evq_error_set(dcp->err, EVQ_E_INVALID, "'%s' is not a regular file", shown);
     }
     return evq_builder_add_file(dcp->checkpoint, name, fd, &info, ret_file, dcp->err);
 }
@@ -194,13 +184,11 @@ static enum evq_status open_files(struct dcp *dcp)
         entry->file = file;
         const uint64_t bytes = dcp->checkpoint->files[file].bytes;
         if (entry->bytes > bytes || entry->offset > bytes - entry->bytes) {
-            char shown[EVQ_SHOWN_BYTES];
             const char *name = dcp->checkpoint->files[file].name;
-            evq_error_escape(name, strlen(name), shown, sizeof(shown));
             return evq_error_set(
                 dcp->err, EVQ_E_INCOMPLETE,
-                "'%s' has %llu bytes, a part reaches to byte %llu: still being written, or cut",
-                shown, (unsigned long long)bytes,
+                "'%.160s' has %llu bytes, a part reaches to byte %llu: still being written, or cut",
+                name, (unsigned long long)bytes,
                 (unsigned long long)(entry->offset + entry->bytes));
         }
     }
@@ -359,9 +347,8 @@ static enum evq_status add_tensor(struct dcp *dcp, const struct evq_pickle_node 
         status = evq_builder_add_tensor(dcp->checkpoint, &tensor, dcp->err);
     }
     if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(tensor.name, strlen(tensor.name), shown, sizeof(shown));
-        (void)evq_error_prefix(dcp->err, "tensor '%s'", shown); // The status stays what it is.
+        (void)evq_error_prefix(dcp->err, "tensor '%.160s'",
+                               tensor.name); // The status stays what it is.
     }
     return status;
 }

@@ -236,13 +236,12 @@ enum evq_status evq_dcp_select(struct evq_dcp_selection *choice,
     }
     list_names(choice, names, sizeof(names));
     if (options->key != NULL && options->key[0] != '\0') {
-        char shown[EVQ_SHOWN_BYTES];
         choice->key = options->key;
-        evq_error_escape(options->key, strlen(options->key), shown, sizeof(shown));
         return holds_tensors(choice)
                    ? EVQ_OK
                    : evq_error_set(err, EVQ_E_NOT_FOUND,
-                                   "there are no tensors under '%s'; it holds: %s", shown, names);
+                                   "there are no tensors under '%.160s'; it holds: %s",
+                                   options->key, names);
     }
     if (!regular && choose_variant(choice, options->variant)) {
         return EVQ_OK;

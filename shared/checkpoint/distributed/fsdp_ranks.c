@@ -57,35 +57,6 @@ static enum evq_status find_world(int folder_fd, unsigned *ret_world, struct evq
     return status;
 }
 
-static enum evq_status add_rank(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
-                                const char *name, const struct evq_checkpoint_options *options,
-                                struct evq_error *err)
-{
-    struct stat info;
-    int fd = -1;
-
-    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
-    if (full == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "a path");
-    }
-    enum evq_status status = evq_root_open_any(root_fd, full, &fd, &info, err);
-    if (status == EVQ_E_GONE) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "'%s' is not there (yet)", name);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (!S_ISREG(info.st_mode)) {
-        (void)close(fd); // Never read from.
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
-    }
-    status = evq_format_read(checkpoint, name, fd, &info, options, err);
-    if (status != EVQ_OK) {
-        (void)evq_error_prefix(err, "'%s'", name); // The status stays what it is.
-    }
-    return status;
-}
-
 static enum evq_status add_folder(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
                                   int directory_fd, const char *folder, bool *ret_found,
                                   const struct evq_checkpoint_options *options,
@@ -104,7 +75,7 @@ static enum evq_status add_folder(struct evq_checkpoint *checkpoint, int root_fd
     for (unsigned rank = 0; status == EVQ_OK && rank < world; rank++) {
         (void)snprintf(name, sizeof(name), "%s%smodel_world_size_%u_rank_%u.pt", here ? "" : folder,
                        here ? "" : "/", world, rank);
-        status = add_rank(checkpoint, root_fd, path, name, options, err);
+        status = evq_format_read_part(checkpoint, root_fd, path, name, options, err);
         *ret_found = true;
     }
     return status;

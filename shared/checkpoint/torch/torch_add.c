@@ -35,9 +35,7 @@ static enum evq_status add_tensor(void *context, const char *name,
                 : evq_builder_add_tensor(source->checkpoint, &view.tensor, err);
     }
     if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "tensor '%s'", shown); // The status stays what it is.
+        (void)evq_error_prefix(err, "tensor '%.160s'", name); // The status stays what it is.
     }
     return status;
 }

@@ -61,18 +61,16 @@ static enum evq_status select_key(const struct evq_pickle_node *root, const char
                                   const struct evq_pickle_node **ret_weights, struct evq_error *err)
 {
     char keys[EVQ_SHOWN_BYTES];
-    char shown[EVQ_SHOWN_BYTES];
     const struct evq_pickle_node *found = evq_torch_find(root, key);
 
-    evq_error_escape(key, strlen(key), shown, sizeof(shown));
     if (found == NULL) {
         list_keys(root, keys, sizeof(keys));
-        return evq_error_set(err, EVQ_E_NOT_FOUND, "there is no key '%s'; the file holds: %s",
-                             shown, keys);
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "there is no key '%.160s'; the file holds: %s",
+                             key, keys);
     }
     if (!holds_tensors(found) && !evq_torch_is_tensor(found)) {
-        return evq_error_set(err, EVQ_E_NOT_FOUND, "there are no tensors under the key '%s'",
-                             shown);
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "there are no tensors under the key '%.160s'",
+                             key);
     }
     *ret_weights = found;
     return EVQ_OK;

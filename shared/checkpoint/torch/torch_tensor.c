@@ -162,12 +162,9 @@ enum evq_status evq_torch_storage(const struct evq_pickle_node *node,
     }
     if (!storage_type(id->as.items[1], &storage.dtype_name, &storage.untyped)) {
         const struct evq_pickle_node *type = id->as.items[1];
-        char shown[EVQ_SHOWN_BYTES] = "what is no class";
-        if (type->kind == EVQ_PICKLE_GLOBAL) {
-            evq_error_escape(type->as.global->name, strlen(type->as.global->name), shown,
-                             sizeof(shown));
-        }
-        return evq_error_set(err, EVQ_E_UNSUPPORTED, "its storage is of type %s", shown);
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "its storage is of type %.160s",
+                             type->kind == EVQ_PICKLE_GLOBAL ? type->as.global->name
+                                                             : "what is no class");
     }
     *ret_storage = storage;
     return EVQ_OK;
@@ -331,10 +328,8 @@ enum evq_status evq_torch_view(const struct evq_pickle_node *node, struct evq_to
                 return read_view(inner, third, ret_view, err);
             }
         }
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                             "it is rebuilt by %s (quantised, sparse or the like)", shown);
+                             "it is rebuilt by %.160s (quantised, sparse or the like)", name);
     }
     return shape_error(err, "it is wrapped too deep");
 }

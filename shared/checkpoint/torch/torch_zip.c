@@ -47,11 +47,9 @@ static enum evq_status find_prefix(struct archive *archive, struct evq_error *er
     for (size_t i = 0; i < zip->count; i++) {
         const char *name = zip->entries[i].name;
         if (strchr(name, '/') == NULL || strncmp(name, first, bytes) != 0) {
-            char shown[EVQ_SHOWN_BYTES];
-            evq_error_escape(name, strlen(name), shown, sizeof(shown));
             return evq_error_set(
                 err, EVQ_E_UNSUPPORTED,
-                "zip: '%s' is not in the archive's one folder: not a file of torch.save", shown);
+                "zip: '%.160s' is not in the archive's one folder: not a file of torch.save", name);
         }
     }
     if (zip->count > 0 && bytes < sizeof(archive->prefix)) {

@@ -331,14 +331,10 @@ static enum evq_status check_places(const struct evq_zip *zip, uint64_t data_end
     for (size_t i = 0; i <= zip->count; i++) {
         uint64_t begin = i < zip->count ? zip->entries[i].header : data_end;
         if (begin < at || begin - at > slack) {
-            char shown[EVQ_SHOWN_BYTES] = "the central directory";
-            if (i < zip->count) {
-                evq_error_escape(zip->entries[i].name, strlen(zip->entries[i].name), shown,
-                                 sizeof(shown));
-            }
-            return evq_error_set(err, EVQ_E_CORRUPT, "zip: %s before '%s' (bytes %llu to %llu)",
+            return evq_error_set(err, EVQ_E_CORRUPT, "zip: %s before '%.160s' (bytes %llu to %llu)",
                                  begin < at ? "entries overlap" : "bytes that belong to no entry",
-                                 shown, (unsigned long long)at, (unsigned long long)begin);
+                                 i < zip->count ? zip->entries[i].name : "the central directory",
+                                 (unsigned long long)at, (unsigned long long)begin);
         }
         if (i < zip->count) {
             at = zip->entries[i].offset + zip->entries[i].packed_bytes;
@@ -352,10 +348,8 @@ static enum evq_status check_names(const struct evq_zip *zip, struct evq_error *
 {
     for (size_t i = 1; i < zip->count; i++) {
         if (strcmp(zip->entries[i - 1].name, zip->entries[i].name) == 0) {
-            char shown[EVQ_SHOWN_BYTES];
-            evq_error_escape(zip->entries[i].name, strlen(zip->entries[i].name), shown,
-                             sizeof(shown));
-            return evq_error_set(err, EVQ_E_CORRUPT, "zip: two entries named '%s'", shown);
+            return evq_error_set(err, EVQ_E_CORRUPT, "zip: two entries named '%.160s'",
+                                 zip->entries[i].name);
         }
     }
     return EVQ_OK;
@@ -471,17 +465,15 @@ static uint32_t crc32_of(const uint8_t *data, size_t bytes)
 enum evq_status evq_zip_load(const struct evq_zip_source *source, const struct evq_zip_entry *entry,
                              uint64_t bytes_max, uint8_t **ret_data, struct evq_error *err)
 {
-    char shown[EVQ_SHOWN_BYTES];
 
-    evq_error_escape(entry->name, strlen(entry->name), shown, sizeof(shown));
     if (entry->method != 0) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                             "zip: entry '%s' is compressed (method %u), expected stored", shown,
-                             entry->method);
+                             "zip: entry '%.160s' is compressed (method %u), expected stored",
+                             entry->name, entry->method);
     }
     if (entry->bytes > bytes_max) {
-        return evq_error_set(err, EVQ_E_LIMIT, "zip: entry '%s' holds %llu bytes, allowed %llu",
-                             shown, (unsigned long long)entry->bytes,
+        return evq_error_set(err, EVQ_E_LIMIT, "zip: entry '%.160s' holds %llu bytes, allowed %llu",
+                             entry->name, (unsigned long long)entry->bytes,
                              (unsigned long long)bytes_max);
     }
     uint8_t *data = malloc((size_t)entry->bytes + 1);
@@ -490,7 +482,8 @@ enum evq_status evq_zip_load(const struct evq_zip_source *source, const struct e
     }
     enum evq_status status = read_at(source, entry->offset, data, (size_t)entry->bytes, err);
     if (status == EVQ_OK && crc32_of(data, (size_t)entry->bytes) != entry->crc) {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "zip: entry '%s' does not match its CRC", shown);
+        status = evq_error_set(err, EVQ_E_CORRUPT, "zip: entry '%.160s' does not match its CRC",
+                               entry->name);
     }
     if (status != EVQ_OK) {
         free(data);
