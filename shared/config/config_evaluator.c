@@ -144,18 +144,18 @@ static enum evq_status read_server(const struct evq_config_reader *reader,
         int64_t hang_seconds;
     } base = {.evaluator = *evaluator, .server = "vllm", .harness_python = "python3"};
     static const struct evq_key keys[] = {
-        {"kind", EVQ_KEY_CALL, 0, 0, 0, read_kind},
-        {"server", EVQ_KEY_TEXT, offsetof(struct server, server), 0, 0, NULL},
-        {"python", EVQ_KEY_TEXT, offsetof(struct server, python), 0, 0, NULL},
-        {"harness_python", EVQ_KEY_TEXT, offsetof(struct server, harness_python), 0, 0, NULL},
-        {"options", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"custom", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"env", EVQ_KEY_CALL, 0, 0, 0, read_env},
-        {"env_pass", EVQ_KEY_CALL, 0, 0, 0, read_env_pass},
-        {"directory", EVQ_KEY_PATH, offsetof(struct server, evaluator.directory), 0, 0, NULL},
-        {"start_seconds", EVQ_KEY_INT64, offsetof(struct server, evaluator.start_seconds), 1, 86400,
-         NULL},
-        {"hang_seconds", EVQ_KEY_INT64, offsetof(struct server, hang_seconds), 1, 86400, NULL},
+        EVQ_KEY_BY("kind", read_kind),
+        EVQ_KEY_PLAIN("server", EVQ_KEY_TEXT, struct server, server),
+        EVQ_KEY_PLAIN("python", EVQ_KEY_TEXT, struct server, python),
+        EVQ_KEY_PLAIN("harness_python", EVQ_KEY_TEXT, struct server, harness_python),
+        {.name = "options", .type = EVQ_KEY_ANY},
+        {.name = "custom", .type = EVQ_KEY_ANY},
+        EVQ_KEY_BY("env", read_env),
+        EVQ_KEY_BY("env_pass", read_env_pass),
+        EVQ_KEY_PLAIN("directory", EVQ_KEY_PATH, struct server, evaluator.directory),
+        EVQ_KEY_RANGE("start_seconds", EVQ_KEY_INT64, struct server, evaluator.start_seconds, 1,
+                      86400),
+        EVQ_KEY_RANGE("hang_seconds", EVQ_KEY_INT64, struct server, hang_seconds, 1, 86400),
     };
 
     base.evaluator.kind = EVQ_EVALUATOR_PERSISTENT;
@@ -183,15 +183,15 @@ static enum evq_status read_evaluator(const struct evq_config_reader *reader,
                                       const struct evq_node *node, struct evq_evaluator *evaluator)
 {
     static const struct evq_key keys[] = {
-        {"kind", EVQ_KEY_CALL, 0, 0, 0, read_kind},
-        {"argv", EVQ_KEY_CALL, 0, 0, 0, read_argv},
-        {"command", EVQ_KEY_CALL, 0, 0, 0, read_argv},
-        {"env", EVQ_KEY_CALL, 0, 0, 0, read_env},
-        {"env_pass", EVQ_KEY_CALL, 0, 0, 0, read_env_pass},
-        {"directory", EVQ_KEY_PATH, offsetof(struct evq_evaluator, directory), 0, 0, NULL},
-        {"results", EVQ_KEY_CALL, 0, 0, 0, read_results},
-        {"start_seconds", EVQ_KEY_INT64, offsetof(struct evq_evaluator, start_seconds), 1, 86400,
-         NULL},
+        EVQ_KEY_BY("kind", read_kind),
+        EVQ_KEY_BY("argv", read_argv),
+        EVQ_KEY_BY("command", read_argv),
+        EVQ_KEY_BY("env", read_env),
+        EVQ_KEY_BY("env_pass", read_env_pass),
+        EVQ_KEY_PLAIN("directory", EVQ_KEY_PATH, struct evq_evaluator, directory),
+        EVQ_KEY_BY("results", read_results),
+        EVQ_KEY_RANGE("start_seconds", EVQ_KEY_INT64, struct evq_evaluator, start_seconds, 1,
+                      86400),
     };
     char where[64];
     (void)snprintf(where, sizeof where, "evaluators.%.40s", node->key);
@@ -212,19 +212,13 @@ enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where, void *base)
 {
     struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    void *items = NULL;
+    enum evq_status status = evq_read_entries(reader, node, where, EVQ_NODE_MAP, EVALUATORS_MAX,
+                                              sizeof(struct evq_evaluator), &items);
     if (status != EVQ_OK) {
         return status;
     }
-    if (node->count > EVALUATORS_MAX) {
-        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
-                             EVALUATORS_MAX);
-    }
-    struct evq_evaluator *evaluators =
-        evq_arena_array(reader->arena, node->count, sizeof *evaluators);
-    if (evaluators == NULL) {
-        return evq_read_nomem(reader);
-    }
+    struct evq_evaluator *evaluators = items;
     size_t count = 0;
     for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
         status = evq_read_name(reader, entry, "evaluator");

@@ -77,6 +77,24 @@ enum evq_status evq_read_bool(const struct evq_config_reader *reader, const stru
     return EVQ_OK;
 }
 
+enum evq_status evq_read_entries(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where,
+                                 enum evq_node_kind kind, size_t entries_max, size_t item_bytes,
+                                 void **ret_items)
+{
+    enum evq_status status = evq_read_kind(reader, node, where, kind);
+
+    if (status == EVQ_OK && node->count > entries_max) {
+        return evq_read_fail(reader, node, "%s has %zu entries, allowed %zu", where, node->count,
+                             entries_max);
+    }
+    if (status == EVQ_OK) {
+        *ret_items = evq_arena_array(reader->arena, node->count, item_bytes);
+        status = *ret_items != NULL ? EVQ_OK : evq_read_nomem(reader);
+    }
+    return status;
+}
+
 /* A value for messages: cut, and with control bytes escaped. */
 static const char *shown(const char *text, char out[96])
 {
@@ -205,32 +223,57 @@ static enum evq_status read_number(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
+static enum evq_status read_text(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where,
+                                 const struct evq_key *key, void *base)
+{
+    const char *text = node->text;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (key->type == EVQ_KEY_NAME && !evq_job_name_valid(text, (size_t)key->max)) {
+        return evq_read_fail(reader, node,
+                             "%s is \"%.80s\", expected 1 to %jd of the bytes [A-Za-z0-9._-]",
+                             where, text, (intmax_t)key->max);
+    }
+    if (key->type == EVQ_KEY_PATH && text[0] != '\0') {
+        text = evq_read_path(reader, text);
+    }
+    if (text == NULL) {
+        return evq_read_nomem(reader);
+    }
+    memcpy((unsigned char *)base + key->offset, &text, sizeof text);
+    return EVQ_OK;
+}
+
 static enum evq_status read_value(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where,
                                   const struct evq_key *key, void *base)
 {
-    if (key->type == EVQ_KEY_CALL) {
+    unsigned char *at = (unsigned char *)base + key->offset;
+    enum evq_status status;
+
+    switch (key->type) {
+    case EVQ_KEY_ANY:
+        return EVQ_OK;
+    case EVQ_KEY_CALL:
         return key->call(reader, node, where, base);
+    case EVQ_KEY_BOOL:
+        return evq_read_bool(reader, node, where, (bool *)(void *)at);
+    case EVQ_KEY_TEXTS:
+        return evq_read_texts(reader, node, where, (size_t)key->max,
+                              (const char *const **)(void *)at,
+                              (size_t *)(void *)((unsigned char *)base + key->count_offset));
+    case EVQ_KEY_TEXT:
+    case EVQ_KEY_NAME:
+    case EVQ_KEY_PATH:
+        return read_text(reader, node, where, key, base);
+    default:
+        status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+        return status == EVQ_OK ? read_number(reader, node, where, key, base) : status;
     }
-    if (key->type == EVQ_KEY_ANY) {
-        return EVQ_OK;
-    }
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (key->type == EVQ_KEY_TEXT || key->type == EVQ_KEY_PATH) {
-        const char *text = node->text;
-        if (key->type == EVQ_KEY_PATH && text[0] != '\0') {
-            text = evq_read_path(reader, text);
-        }
-        if (text == NULL) {
-            return evq_read_nomem(reader);
-        }
-        memcpy((unsigned char *)base + key->offset, &text, sizeof text);
-        return EVQ_OK;
-    }
-    return read_number(reader, node, where, key, base);
 }
 
 enum evq_status evq_read_map(const struct evq_config_reader *reader, const struct evq_node *node,

@@ -16,9 +16,12 @@ struct evq_config_reader {
 
 enum evq_key_type {
     EVQ_KEY_TEXT,  // const char *
+    EVQ_KEY_NAME,  // const char *, a legal name of at most max bytes
     EVQ_KEY_PATH,  // const char *, made absolute
     EVQ_KEY_INT32, // int32_t or uint32_t, min to max
     EVQ_KEY_INT64, // int64_t, min to max
+    EVQ_KEY_BOOL,  // bool, true or false
+    EVQ_KEY_TEXTS, // const char *const *, a list of names of at most max bytes, and its count
     EVQ_KEY_BYTES, // int64_t, min to max, "24GiB" or a number
     EVQ_KEY_CALL,  // Read by a function.
     EVQ_KEY_ANY    // Accepted; read elsewhere.
@@ -28,11 +31,32 @@ struct evq_key {
     const char *name;
     enum evq_key_type type;
     size_t offset;
+    size_t count_offset; // TEXTS: of the size_t that counts them.
     int64_t min;
     int64_t max;
     enum evq_status (*call)(const struct evq_config_reader *reader, const struct evq_node *node,
                             const char *where, void *base);
 };
+
+/* Rows of a table of keys. */
+#define EVQ_KEY_PLAIN(key, kind, type_name, member)                                                \
+    {                                                                                              \
+        .name = (key), .type = (kind), .offset = offsetof(type_name, member)                       \
+    }
+#define EVQ_KEY_RANGE(key, kind, type_name, member, low, high)                                     \
+    {                                                                                              \
+        .name = (key), .type = (kind), .offset = offsetof(type_name, member), .min = (low),        \
+        .max = (high)                                                                              \
+    }
+#define EVQ_KEY_LIST(key, type_name, member, count, bytes_max)                                     \
+    {                                                                                              \
+        .name = (key), .type = EVQ_KEY_TEXTS, .offset = offsetof(type_name, member),               \
+        .count_offset = offsetof(type_name, count), .max = (bytes_max)                             \
+    }
+#define EVQ_KEY_BY(key, function)                                                                  \
+    {                                                                                              \
+        .name = (key), .type = EVQ_KEY_CALL, .call = (function)                                    \
+    }
 
 /* Reads a map. where names it in messages: "suites.quick"; "" is the whole file. A null value keeps
  * the default. */
@@ -50,6 +74,12 @@ enum evq_status evq_read_nomem(const struct evq_config_reader *reader);
 
 enum evq_status evq_read_kind(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, enum evq_node_kind kind) EVQ_CHECK_RESULT;
+/* Checks that node is a map or list (kind) of at most entries_max entries, and makes an array for
+ * them of item_bytes each in *ret_items. */
+enum evq_status evq_read_entries(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where,
+                                 enum evq_node_kind kind, size_t entries_max, size_t item_bytes,
+                                 void **ret_items) EVQ_CHECK_RESULT;
 /* Reads true or false. */
 enum evq_status evq_read_bool(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, bool *ret) EVQ_CHECK_RESULT;
@@ -89,9 +119,6 @@ enum evq_status evq_read_model_server(const struct evq_config_reader *reader,
 enum evq_status evq_read_harness(const struct evq_config_reader *reader,
                                  const struct evq_node *node, const char *where,
                                  struct evq_suite *suite) EVQ_CHECK_RESULT;
-/* The map `lmms` of the section gateway. */
-enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,
-                              const char *where, void *base) EVQ_CHECK_RESULT;
 /* Sets digest and definition of a suite that is otherwise complete. */
 enum evq_status evq_suite_digest(const struct evq_config_reader *reader,
                                  struct evq_suite *suite) EVQ_CHECK_RESULT;

@@ -17,29 +17,14 @@ static enum evq_status read_url(const struct evq_config_reader *reader, const st
     return status;
 }
 
-static enum evq_status read_queue(const struct evq_config_reader *reader,
-                                  const struct evq_node *node, const char *where, void *base)
-{
-    struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
-    if (status == EVQ_OK && !evq_job_name_valid(node->text, EVQ_KEYS_QUEUE_BYTES_MAX)) {
-        return evq_read_fail(reader, node,
-                             "%s is \"%.80s\", expected 1 to %d of the bytes [A-Za-z0-9._-]", where,
-                             node->text, EVQ_KEYS_QUEUE_BYTES_MAX);
-    }
-    config->redis.queue = node->text;
-    return status;
-}
-
 static enum evq_status read_tls(const struct evq_config_reader *reader, const struct evq_node *node,
                                 const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"ca", EVQ_KEY_PATH, offsetof(struct evq_config, redis.tls.ca), 0, 0, NULL},
-        {"cert", EVQ_KEY_PATH, offsetof(struct evq_config, redis.tls.cert), 0, 0, NULL},
-        {"key", EVQ_KEY_PATH, offsetof(struct evq_config, redis.tls.key), 0, 0, NULL},
-        {"server_name", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.tls.server_name), 0, 0,
-         NULL},
+        EVQ_KEY_PLAIN("ca", EVQ_KEY_PATH, struct evq_config, redis.tls.ca),
+        EVQ_KEY_PLAIN("cert", EVQ_KEY_PATH, struct evq_config, redis.tls.cert),
+        EVQ_KEY_PLAIN("key", EVQ_KEY_PATH, struct evq_config, redis.tls.key),
+        EVQ_KEY_PLAIN("server_name", EVQ_KEY_TEXT, struct evq_config, redis.tls.server_name),
     };
     ((struct evq_config *)base)->redis.tls_given = true;
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
@@ -49,9 +34,9 @@ static enum evq_status read_sentinel(const struct evq_config_reader *reader,
                                      const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"user", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.sentinel.user), 0, 0, NULL},
-        {"password_file", EVQ_KEY_PATH, offsetof(struct evq_config, redis.sentinel.password_file),
-         0, 0, NULL},
+        EVQ_KEY_PLAIN("user", EVQ_KEY_TEXT, struct evq_config, redis.sentinel.user),
+        EVQ_KEY_PLAIN("password_file", EVQ_KEY_PATH, struct evq_config,
+                      redis.sentinel.password_file),
     };
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
@@ -60,13 +45,13 @@ enum evq_status evq_read_redis(const struct evq_config_reader *reader, const str
                                const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"url", EVQ_KEY_CALL, 0, 0, 0, read_url},
-        {"user", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.user), 0, 0, NULL},
-        {"password_file", EVQ_KEY_PATH, offsetof(struct evq_config, redis.password_file), 0, 0,
-         NULL},
-        {"queue", EVQ_KEY_CALL, 0, 0, 0, read_queue},
-        {"tls", EVQ_KEY_CALL, 0, 0, 0, read_tls},
-        {"sentinel", EVQ_KEY_CALL, 0, 0, 0, read_sentinel},
+        EVQ_KEY_BY("url", read_url),
+        EVQ_KEY_PLAIN("user", EVQ_KEY_TEXT, struct evq_config, redis.user),
+        EVQ_KEY_PLAIN("password_file", EVQ_KEY_PATH, struct evq_config, redis.password_file),
+        EVQ_KEY_RANGE("queue", EVQ_KEY_NAME, struct evq_config, redis.queue, 1,
+                      EVQ_KEYS_QUEUE_BYTES_MAX),
+        EVQ_KEY_BY("tls", read_tls),
+        EVQ_KEY_BY("sentinel", read_sentinel),
     };
     const struct evq_config *config = base;
     enum evq_status status =

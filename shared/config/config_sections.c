@@ -9,22 +9,21 @@
 #define HOST_BYTES_MAX 253 // Limit of a DNS name.
 #define ROOTS_MAX      64
 
+#define LMMS_SUITE(key, member)                                                                    \
+    EVQ_KEY_RANGE(key, EVQ_KEY_NAME, struct evq_config, gateway.lmms.member, 1,                    \
+                  EVQ_JOB_NAME_BYTES_MAX)
+
 static enum evq_status read_roots(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where, void *base)
 {
     struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    void *items = NULL;
+    enum evq_status status = evq_read_entries(reader, node, where, EVQ_NODE_MAP, ROOTS_MAX,
+                                              sizeof(struct evq_root), &items);
     if (status != EVQ_OK) {
         return status;
     }
-    if (node->count > ROOTS_MAX) {
-        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
-                             ROOTS_MAX);
-    }
-    struct evq_root *roots = evq_arena_array(reader->arena, node->count, sizeof *roots);
-    if (roots == NULL) {
-        return evq_read_nomem(reader);
-    }
+    struct evq_root *roots = items;
     size_t count = 0;
     for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
         status = evq_read_name(reader, entry, "root");
@@ -52,14 +51,6 @@ static enum evq_status read_roots(const struct evq_config_reader *reader,
     config->roots = roots;
     config->root_count = count;
     return EVQ_OK;
-}
-
-static enum evq_status read_labels(const struct evq_config_reader *reader,
-                                   const struct evq_node *node, const char *where, void *base)
-{
-    struct evq_config *config = base;
-    return evq_read_texts(reader, node, where, EVQ_JOB_NAME_BYTES_MAX, &config->worker.labels,
-                          &config->worker.label_count);
 }
 
 static enum evq_status read_devices(const struct evq_config_reader *reader,
@@ -116,26 +107,26 @@ static enum evq_status read_worker(const struct evq_config_reader *reader,
                                    const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"slots", EVQ_KEY_INT32, offsetof(struct evq_config, worker.slots), 0, 1024, NULL},
-        {"devices", EVQ_KEY_CALL, 0, 0, 0, read_devices},
-        {"gpus", EVQ_KEY_CALL, 0, 0, 0, read_gpus},
-        {"gpus_per_slot", EVQ_KEY_INT32, offsetof(struct evq_config, worker.gpus_per_slot), 1, 64,
-         NULL},
-        {"labels", EVQ_KEY_CALL, 0, 0, 0, read_labels},
-        {"scratch", EVQ_KEY_PATH, offsetof(struct evq_config, worker.scratch), 0, 0, NULL},
-        {"lease_ms", EVQ_KEY_INT64, offsetof(struct evq_config, worker.lease_ms), 300, 3600000,
-         NULL},
-        {"heartbeat_ms", EVQ_KEY_INT64, offsetof(struct evq_config, worker.heartbeat_ms), 50,
-         1200000, NULL},
-        {"drain_seconds", EVQ_KEY_INT64, offsetof(struct evq_config, worker.drain_seconds), 0,
-         604800, NULL},
-        {"threads", EVQ_KEY_INT32, offsetof(struct evq_config, worker.threads), 0, 4096, NULL},
-        {"log_bytes_max", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.log_bytes_max), 4096,
-         INT64_C(1) << 40, NULL},
-        {"fetch_bytes_max", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.fetch_bytes_max), 0,
-         EVQ_SNAPSHOT_BYTES_MAX, NULL},
-        {"read_ahead_bytes", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.read_ahead_bytes), 0,
-         INT64_C(1) << 40, NULL},
+        EVQ_KEY_RANGE("slots", EVQ_KEY_INT32, struct evq_config, worker.slots, 0, 1024),
+        EVQ_KEY_BY("devices", read_devices),
+        EVQ_KEY_BY("gpus", read_gpus),
+        EVQ_KEY_RANGE("gpus_per_slot", EVQ_KEY_INT32, struct evq_config, worker.gpus_per_slot, 1,
+                      64),
+        EVQ_KEY_LIST("labels", struct evq_config, worker.labels, worker.label_count,
+                     EVQ_JOB_NAME_BYTES_MAX),
+        EVQ_KEY_PLAIN("scratch", EVQ_KEY_PATH, struct evq_config, worker.scratch),
+        EVQ_KEY_RANGE("lease_ms", EVQ_KEY_INT64, struct evq_config, worker.lease_ms, 300, 3600000),
+        EVQ_KEY_RANGE("heartbeat_ms", EVQ_KEY_INT64, struct evq_config, worker.heartbeat_ms, 50,
+                      1200000),
+        EVQ_KEY_RANGE("drain_seconds", EVQ_KEY_INT64, struct evq_config, worker.drain_seconds, 0,
+                      604800),
+        EVQ_KEY_RANGE("threads", EVQ_KEY_INT32, struct evq_config, worker.threads, 0, 4096),
+        EVQ_KEY_RANGE("log_bytes_max", EVQ_KEY_BYTES, struct evq_config, worker.log_bytes_max, 4096,
+                      INT64_C(1) << 40),
+        EVQ_KEY_RANGE("fetch_bytes_max", EVQ_KEY_BYTES, struct evq_config, worker.fetch_bytes_max,
+                      0, EVQ_SNAPSHOT_BYTES_MAX),
+        EVQ_KEY_RANGE("read_ahead_bytes", EVQ_KEY_BYTES, struct evq_config, worker.read_ahead_bytes,
+                      0, INT64_C(1) << 40),
     };
     struct evq_config *config = base;
     const int64_t heartbeat_default_ms = config->worker.heartbeat_ms;
@@ -256,18 +247,14 @@ static enum evq_status read_sinks(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where, void *base)
 {
     struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_LIST);
+    void *items = NULL;
+    enum evq_status status =
+        evq_read_entries(reader, node, where, EVQ_NODE_LIST, EVQ_CONFIG_SINKS_MAX,
+                         sizeof(struct evq_sink_config), &items);
     if (status != EVQ_OK) {
         return status;
     }
-    if (node->count > EVQ_CONFIG_SINKS_MAX) {
-        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
-                             EVQ_CONFIG_SINKS_MAX);
-    }
-    struct evq_sink_config *sinks = evq_arena_array(reader->arena, node->count, sizeof *sinks);
-    if (sinks == NULL) {
-        return evq_read_nomem(reader);
-    }
+    struct evq_sink_config *sinks = items;
     size_t count = 0;
     for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next, count++) {
         char inner[64];
@@ -292,36 +279,40 @@ static enum evq_status read_logger(const struct evq_config_reader *reader,
                                    const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"directory", EVQ_KEY_PATH, offsetof(struct evq_config, logger.directory), 0, 0, NULL},
-        {"sinks", EVQ_KEY_CALL, 0, 0, 0, read_sinks},
+        EVQ_KEY_PLAIN("directory", EVQ_KEY_PATH, struct evq_config, logger.directory),
+        EVQ_KEY_BY("sinks", read_sinks),
     };
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
-static enum evq_status read_lmms_open(const struct evq_config_reader *reader,
-                                      const struct evq_node *node, const char *where, void *base)
+/* Settings of the endpoints of LMMS-Eval's server. */
+static enum evq_status read_lmms(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where, void *base)
 {
-    struct evq_config *config = base;
-    return evq_read_bool(reader, node, where, &config->gateway.lmms_open);
-}
-
-static enum evq_status read_hosts(const struct evq_config_reader *reader,
-                                  const struct evq_node *node, const char *where, void *base)
-{
-    struct evq_config *config = base;
-    return evq_read_texts(reader, node, where, HOST_BYTES_MAX, &config->gateway.hosts,
-                          &config->gateway.host_count);
+    static const struct evq_key keys[] = {
+        LMMS_SUITE("suite", suite),
+        LMMS_SUITE("merged_suite", merged_suite),
+        LMMS_SUITE("merge_suite", merge_suite),
+        EVQ_KEY_PLAIN("results", EVQ_KEY_PATH, struct evq_config, gateway.lmms.results),
+        EVQ_KEY_PLAIN("catalog", EVQ_KEY_PATH, struct evq_config, gateway.lmms.catalog),
+        EVQ_KEY_PLAIN("cancel_running", EVQ_KEY_BOOL, struct evq_config,
+                      gateway.lmms.cancel_running),
+        EVQ_KEY_PLAIN("both_variants", EVQ_KEY_BOOL, struct evq_config, gateway.lmms.both_variants),
+        EVQ_KEY_PLAIN("gpus_as_needs", EVQ_KEY_BOOL, struct evq_config, gateway.lmms.gpus_as_needs),
+        EVQ_KEY_PLAIN("pin", EVQ_KEY_BOOL, struct evq_config, gateway.lmms.pin),
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
 static enum evq_status read_gateway(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"listen", EVQ_KEY_TEXT, offsetof(struct evq_config, gateway.listen), 0, 0, NULL},
-        {"tokens", EVQ_KEY_PATH, offsetof(struct evq_config, gateway.tokens), 0, 0, NULL},
-        {"lmms_open", EVQ_KEY_CALL, 0, 0, 0, read_lmms_open},
-        {"hosts", EVQ_KEY_CALL, 0, 0, 0, read_hosts},
-        {"lmms", EVQ_KEY_CALL, 0, 0, 0, evq_read_lmms},
+        EVQ_KEY_PLAIN("listen", EVQ_KEY_TEXT, struct evq_config, gateway.listen),
+        EVQ_KEY_PLAIN("tokens", EVQ_KEY_PATH, struct evq_config, gateway.tokens),
+        EVQ_KEY_PLAIN("lmms_open", EVQ_KEY_BOOL, struct evq_config, gateway.lmms_open),
+        EVQ_KEY_LIST("hosts", struct evq_config, gateway.hosts, gateway.host_count, HOST_BYTES_MAX),
+        EVQ_KEY_BY("lmms", read_lmms),
     };
     ((struct evq_config *)base)->gateway.given = true;
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
@@ -330,14 +321,14 @@ static enum evq_status read_gateway(const struct evq_config_reader *reader,
 enum evq_status evq_read_file(const struct evq_config_reader *reader, const struct evq_node *root)
 {
     static const struct evq_key keys[] = {
-        {"redis", EVQ_KEY_CALL, 0, 0, 0, evq_read_redis},
-        {"roots", EVQ_KEY_CALL, 0, 0, 0, read_roots},
-        {"evaluators", EVQ_KEY_CALL, 0, 0, 0, evq_read_evaluators},
+        EVQ_KEY_BY("redis", evq_read_redis),
+        EVQ_KEY_BY("roots", read_roots),
+        EVQ_KEY_BY("evaluators", evq_read_evaluators),
         // Suites are read after the evaluators, because they name them.
-        {"suites", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"worker", EVQ_KEY_CALL, 0, 0, 0, read_worker},
-        {"logger", EVQ_KEY_CALL, 0, 0, 0, read_logger},
-        {"gateway", EVQ_KEY_CALL, 0, 0, 0, read_gateway},
+        {.name = "suites", .type = EVQ_KEY_ANY},
+        EVQ_KEY_BY("worker", read_worker),
+        EVQ_KEY_BY("logger", read_logger),
+        EVQ_KEY_BY("gateway", read_gateway),
     };
     if (root->kind == EVQ_NODE_NULL) {
         return EVQ_OK;

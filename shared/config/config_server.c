@@ -304,19 +304,19 @@ enum evq_status evq_read_harness(const struct evq_config_reader *reader,
                                  struct evq_suite *suite)
 {
     static const struct evq_key keys[] = {
-        {"kind", EVQ_KEY_TEXT, offsetof(struct harness, kind), 0, 0, NULL},
-        {"tasks", EVQ_KEY_CALL, 0, 0, 0, read_task_names},
-        {"limit", EVQ_KEY_CALL, 0, 0, 0, read_limit},
-        {"chat", EVQ_KEY_CALL, 0, 0, 0, read_chat},
-        {"num_fewshot", EVQ_KEY_INT64, offsetof(struct harness, num_fewshot), 0, 1000, NULL},
-        {"concurrency", EVQ_KEY_INT64, offsetof(struct harness, concurrency), 1, 4096, NULL},
-        {"function", EVQ_KEY_TEXT, offsetof(struct harness, function), 0, 0, NULL},
-        {"argv", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"env", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"include_path", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"gen_kwargs", EVQ_KEY_ANY, 0, 0, 0, NULL},
-        {"options", EVQ_KEY_ANY, 0, 0, 0, NULL}, // The harness's own, as it names them.
-        {"samples", EVQ_KEY_ANY, 0, 0, 0, NULL},
+        EVQ_KEY_PLAIN("kind", EVQ_KEY_TEXT, struct harness, kind),
+        EVQ_KEY_BY("tasks", read_task_names),
+        EVQ_KEY_BY("limit", read_limit),
+        EVQ_KEY_BY("chat", read_chat),
+        EVQ_KEY_RANGE("num_fewshot", EVQ_KEY_INT64, struct harness, num_fewshot, 0, 1000),
+        EVQ_KEY_RANGE("concurrency", EVQ_KEY_INT64, struct harness, concurrency, 1, 4096),
+        EVQ_KEY_PLAIN("function", EVQ_KEY_TEXT, struct harness, function),
+        {.name = "argv", .type = EVQ_KEY_ANY},
+        {.name = "env", .type = EVQ_KEY_ANY},
+        {.name = "include_path", .type = EVQ_KEY_ANY},
+        {.name = "gen_kwargs", .type = EVQ_KEY_ANY},
+        {.name = "options", .type = EVQ_KEY_ANY}, // The harness's own, as it names them.
+        {.name = "samples", .type = EVQ_KEY_ANY},
     };
     struct harness harness = {.kind = "", .function = ""};
 

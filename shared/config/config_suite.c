@@ -25,10 +25,10 @@ static enum evq_status read_needs(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"gpus", EVQ_KEY_INT32, offsetof(struct evq_needs, gpus), 0, EVQ_NEEDS_GPUS_MAX, NULL},
-        {"gpu_memory", EVQ_KEY_BYTES, offsetof(struct evq_needs, gpu_memory_bytes), 0, INT64_MAX,
-         NULL},
-        {"labels", EVQ_KEY_CALL, 0, 0, 0, read_labels},
+        EVQ_KEY_RANGE("gpus", EVQ_KEY_INT32, struct evq_needs, gpus, 0, EVQ_NEEDS_GPUS_MAX),
+        EVQ_KEY_RANGE("gpu_memory", EVQ_KEY_BYTES, struct evq_needs, gpu_memory_bytes, 0,
+                      INT64_MAX),
+        EVQ_KEY_BY("labels", read_labels),
     };
     struct evq_suite *suite = base;
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], &suite->needs);
@@ -38,7 +38,7 @@ static enum evq_status read_limits(const struct evq_config_reader *reader,
                                    const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
-        {"seconds", EVQ_KEY_INT64, offsetof(struct evq_suite, limit_seconds), 1, 31536000, NULL},
+        EVQ_KEY_RANGE("seconds", EVQ_KEY_INT64, struct evq_suite, limit_seconds, 1, 31536000),
     };
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
@@ -101,10 +101,10 @@ static enum evq_status read_data(const struct evq_config_reader *reader,
 
 /* The keys of a task in this table. Every other key is an option for the evaluator. */
 static const struct evq_key task_keys[] = {
-    {"name", EVQ_KEY_TEXT, offsetof(struct evq_task_config, name), 0, 0, NULL},
-    {"type", EVQ_KEY_TEXT, offsetof(struct evq_task_config, type), 0, 0, NULL},
-    {"model", EVQ_KEY_CALL, 0, 0, 0, read_model},
-    {"data", EVQ_KEY_CALL, 0, 0, 0, read_data},
+    EVQ_KEY_PLAIN("name", EVQ_KEY_TEXT, struct evq_task_config, name),
+    EVQ_KEY_PLAIN("type", EVQ_KEY_TEXT, struct evq_task_config, type),
+    EVQ_KEY_BY("model", read_model),
+    EVQ_KEY_BY("data", read_data),
 };
 
 static enum evq_status read_task_entry(const struct evq_config_reader *reader,
@@ -181,18 +181,13 @@ static enum evq_status read_tasks(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where,
                                   struct evq_suite *suite)
 {
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_LIST);
+    void *items = NULL;
+    enum evq_status status = evq_read_entries(reader, node, where, EVQ_NODE_LIST, TASKS_MAX,
+                                              sizeof(struct evq_task_config), &items);
     if (status != EVQ_OK) {
         return status;
     }
-    if (node->count > TASKS_MAX) {
-        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
-                             TASKS_MAX);
-    }
-    struct evq_task_config *tasks = evq_arena_array(reader->arena, node->count, sizeof *tasks);
-    if (tasks == NULL) {
-        return evq_read_nomem(reader);
-    }
+    struct evq_task_config *tasks = items;
     size_t count = 0;
     for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next, count++) {
         char inner[160];
@@ -313,15 +308,15 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
                                   const struct evq_node *node, struct evq_suite *suite)
 {
     static const struct evq_key keys[] = {
-        {"evaluator", EVQ_KEY_TEXT, offsetof(struct evq_suite, evaluator), 0, 0, NULL},
-        {"prepare", EVQ_KEY_TEXT, offsetof(struct evq_suite, prepare), 0, 0, NULL},
-        {"ready", EVQ_KEY_TEXT, offsetof(struct evq_suite, ready), 0, 0, NULL},
-        {"needs", EVQ_KEY_CALL, 0, 0, 0, read_needs},
-        {"limits", EVQ_KEY_CALL, 0, 0, 0, read_limits},
-        {"shards", EVQ_KEY_INT32, offsetof(struct evq_suite, shards), 1, 1024, NULL},
-        {"every", EVQ_KEY_INT64, offsetof(struct evq_suite, every), 1, EVQ_JOB_STEP_MAX, NULL},
-        {"tasks", EVQ_KEY_ANY, 0, 0, 0, NULL}, // Read after the evaluator is known.
-        {"harness", EVQ_KEY_ANY, 0, 0, 0, NULL},
+        EVQ_KEY_PLAIN("evaluator", EVQ_KEY_TEXT, struct evq_suite, evaluator),
+        EVQ_KEY_PLAIN("prepare", EVQ_KEY_TEXT, struct evq_suite, prepare),
+        EVQ_KEY_PLAIN("ready", EVQ_KEY_TEXT, struct evq_suite, ready),
+        EVQ_KEY_BY("needs", read_needs),
+        EVQ_KEY_BY("limits", read_limits),
+        EVQ_KEY_RANGE("shards", EVQ_KEY_INT32, struct evq_suite, shards, 1, 1024),
+        EVQ_KEY_RANGE("every", EVQ_KEY_INT64, struct evq_suite, every, 1, EVQ_JOB_STEP_MAX),
+        {.name = "tasks", .type = EVQ_KEY_ANY}, // Read after the evaluator is known.
+        {.name = "harness", .type = EVQ_KEY_ANY},
     };
     char where[64];
     char inner[80];
@@ -362,18 +357,13 @@ enum evq_status evq_read_suites(const struct evq_config_reader *reader, const st
                                 const char *where, void *base)
 {
     struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    void *items = NULL;
+    enum evq_status status = evq_read_entries(reader, node, where, EVQ_NODE_MAP, SUITES_MAX,
+                                              sizeof(struct evq_suite), &items);
     if (status != EVQ_OK) {
         return status;
     }
-    if (node->count > SUITES_MAX) {
-        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
-                             SUITES_MAX);
-    }
-    struct evq_suite *suites = evq_arena_array(reader->arena, node->count, sizeof *suites);
-    if (suites == NULL) {
-        return evq_read_nomem(reader);
-    }
+    struct evq_suite *suites = items;
     size_t count = 0;
     for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
         status = evq_read_name(reader, entry, "suite");
