@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "producer/client/fork.h"
-#include "producer/client/home.h"
+#include "producer/client/submit_log/log_directory.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
@@ -145,8 +145,8 @@ static enum evq_status settings_fill(const struct evalq_options *options,
     } else if (status == EVQ_OK) {
         unsigned at = 0;
         // Twice the ring, for what is spooled while Redis is away.
-        status = evq_home_find(&at, 2 * (int64_t)ring_bytes, settings->ring_directory,
-                               sizeof(settings->ring_directory), err);
+        status = evq_log_directory_find(&at, 2 * (int64_t)ring_bytes, settings->ring_directory,
+                                        sizeof(settings->ring_directory), err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -327,7 +327,7 @@ static void submit_account(struct evalq_client *client, int64_t start_ns)
 
 int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoint *checkpoint)
 {
-    EVQ_REQUEST_BUFFER uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
+    EVQ_SUBMIT_BUFFER uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
     struct evq_error error = {.status = EVQ_OK};
     size_t bytes = 0;
     int64_t start = now_ns();
@@ -344,8 +344,9 @@ int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoi
         (void)evq_error_set(&error, EVQ_E_INVALID, "checkpoint is NULL");
         return evq_client_fail(&error);
     }
-    enum evq_status status = evq_request_pack(checkpoint, client->session_ms, evq_clock_unix_ms(),
-                                              payload, sizeof(payload), &bytes, &error);
+    enum evq_status status =
+        evq_submit_record_pack(checkpoint, client->session_ms, evq_clock_unix_ms(), payload,
+                               sizeof(payload), &bytes, &error);
     if (status == EVQ_OK) {
         atomic_fetch_add_explicit(&client->sender->waiting, 1, memory_order_relaxed);
         status = evq_ring_push(client->sender->ring, payload, bytes);

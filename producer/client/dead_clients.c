@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "producer/client/client.h"
-#include "producer/client/home.h"
-#include "producer/client/ring.h"
+#include "producer/client/submit_log/log_directory.h"
+#include "producer/client/submit_log/ring.h"
 #include "shared/base/clock.h"
 
 #define SHARE_MS 500 // At least, of a run that is looked at.
@@ -38,7 +38,7 @@ static void run_note(void *context, const char *queue, const char *run)
 }
 
 static enum evq_status run_send(const struct evalq_options *options, const char *run,
-                                int timeout_ms, struct evq_dead_clients *leftovers,
+                                int timeout_ms, struct evq_dead_clients *totals,
                                 struct evq_error *err)
 {
     struct evalq_options own = *options;
@@ -52,10 +52,10 @@ static enum evq_status run_send(const struct evalq_options *options, const char 
     }
     int flushed = evalq_client_flush(client, timeout_ms);
     evalq_client_stats(client, &stats);
-    leftovers->runs += stats.sent + stats.refused + stats.pending > 0;
-    leftovers->sent += stats.sent;
-    leftovers->refused += stats.refused;
-    leftovers->kept += stats.pending;
+    totals->runs += stats.sent + stats.refused + stats.pending > 0;
+    totals->sent += stats.sent;
+    totals->refused += stats.refused;
+    totals->kept += stats.pending;
     evalq_client_close(client);
     return flushed == EVALQ_UNAVAILABLE
                ? evq_error_set(err, EVQ_E_IO, "Redis is away: what is left of run '%s' stays", run)
@@ -75,7 +75,7 @@ static int share_ms(int64_t left_ms, size_t runs)
 /* Of one ring directory. Each time another run is the first: time for all there may never be. */
 static enum evq_status directory_send(const struct evalq_options *options, const char *directory,
                                       const char *queue, int64_t deadline_ms,
-                                      struct evq_dead_clients *leftovers, struct evq_error *err)
+                                      struct evq_dead_clients *totals, struct evq_error *err)
 {
     struct evalq_options own = *options;
     struct runs runs = {.queue = queue};
@@ -89,10 +89,9 @@ static enum evq_status directory_send(const struct evalq_options *options, const
     for (size_t at = 0; at < runs.count && status == EVQ_OK; at++) {
         const char *run = runs.names[(first + at) % runs.count];
         const int64_t left_ms = deadline_ms - evq_clock_mono_ms();
-        leftovers->unseen += left_ms <= 0;
-        status = left_ms > 0
-                     ? run_send(&own, run, share_ms(left_ms, runs.count - at), leftovers, err)
-                     : EVQ_OK;
+        totals->unseen += left_ms <= 0;
+        status = left_ms > 0 ? run_send(&own, run, share_ms(left_ms, runs.count - at), totals, err)
+                             : EVQ_OK;
     }
     for (size_t at = 0; at < runs.count; at++) {
         free(runs.names[at]);
@@ -102,26 +101,26 @@ static enum evq_status directory_send(const struct evalq_options *options, const
 }
 
 enum evq_status evq_dead_clients_send(const struct evalq_options *options, const char *queue,
-                                      int timeout_ms, struct evq_dead_clients *ret_leftovers,
+                                      int timeout_ms, struct evq_dead_clients *ret_totals,
                                       struct evq_error *err)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + timeout_ms;
-    struct evq_dead_clients leftovers = {.runs = 0};
+    struct evq_dead_clients totals = {.runs = 0};
     char home[PATH_MAX];
     unsigned at = 0;
     enum evq_status status = EVQ_OK;
 
     if (options->ring_directory != NULL && options->ring_directory[0] != '\0') {
-        status =
-            directory_send(options, options->ring_directory, queue, deadline_ms, &leftovers, err);
+        status = directory_send(options, options->ring_directory, queue, deadline_ms, &totals, err);
     } else {
         // Whichever had room at the time.
-        while (status == EVQ_OK && evq_home_find(&at, 0, home, sizeof(home), NULL) == EVQ_OK) {
-            status = directory_send(options, home, queue, deadline_ms, &leftovers, err);
+        while (status == EVQ_OK &&
+               evq_log_directory_find(&at, 0, home, sizeof(home), NULL) == EVQ_OK) {
+            status = directory_send(options, home, queue, deadline_ms, &totals, err);
         }
     }
     if (status == EVQ_OK) {
-        *ret_leftovers = leftovers;
+        *ret_totals = totals;
     }
     return status;
 }

@@ -2,8 +2,8 @@
  * What training processes that died left in their rings and spools: sends it without waiting for
  * the run to be opened again. For `evalq scan`. Any thread.
  */
-#ifndef EVQ_PRODUCER_LEFTOVERS_H
-#define EVQ_PRODUCER_LEFTOVERS_H
+#ifndef EVQ_PRODUCER_DEAD_CLIENTS_H
+#define EVQ_PRODUCER_DEAD_CLIENTS_H
 
 #include "producer/client/evalq.h"
 #include "shared/base/error.h"
@@ -23,7 +23,7 @@ struct evq_dead_clients {
  * share. EVQ_E_IO: Redis is away. A run that cannot be opened is passed over.
  */
 enum evq_status evq_dead_clients_send(const struct evalq_options *options, const char *queue,
-                                      int timeout_ms, struct evq_dead_clients *ret_leftovers,
+                                      int timeout_ms, struct evq_dead_clients *ret_totals,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -119,7 +119,7 @@ static void answer_note(struct evq_sender *sender, const struct evq_job *job,
 {
     char directory[PATH_MAX];
 
-    evq_answers_note(&sender->answers, job, sent);
+    evq_sent_jobs_note(&sender->sent_jobs, job, sent);
     if (sent != NULL) {
         followed_tell(sender, job, sent);
     }
@@ -130,7 +130,7 @@ static void answer_note(struct evq_sender *sender, const struct evq_job *job,
         (void)!queue_know(sender, NULL);
     }
     evq_pin_releaser_note(directory, job, sent, sender->info.epoch);
-    evq_pin_releaser_add(&sender->keeper, directory, 0);
+    evq_pin_releaser_add(&sender->releaser, directory, 0);
 }
 
 /* Whether the status is about this job, and will be the same the next time. */
@@ -275,15 +275,15 @@ static void batch_free_own(struct batch *batch)
     batch->count = 0;
 }
 
-static void spool_damage_note(struct evq_sender *sender, const struct evq_source *source)
+static void spool_damage_note(struct evq_sender *sender, const struct evq_submit_log *log)
 {
     evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "a spooled job beside '%s' is damaged and left out",
-             evq_ring_path(source->ring));
+             evq_ring_path(log->ring));
 }
 
 /* Fills the batch with what the spool holds from *offset on, which moves past what was taken and
  * what is damaged. EVQ_E_NOT_FOUND: that was the last; EVQ_E_NOMEM: there is more. */
-static enum evq_status batch_fill(struct evq_sender *sender, struct evq_source *source,
+static enum evq_status batch_fill(struct evq_sender *sender, struct evq_submit_log *log,
                                   struct batch *batch, uint64_t *offset, uint64_t *ret_records,
                                   struct evq_error *err)
 {
@@ -296,7 +296,7 @@ static enum evq_status batch_fill(struct evq_sender *sender, struct evq_source *
     while (batch->count < BATCH_MAX) {
         struct evq_job *job = NULL;
         uint64_t next = *offset;
-        status = evq_spool_read(source->spool, &next, &record, err);
+        status = evq_spool_read(log->spool, &next, &record, err);
         if (status == EVQ_OK) {
             status = evq_codec_job_decode(record.data, record.bytes, &job, err);
         } else if (status == EVQ_E_NOT_FOUND) {
@@ -312,31 +312,30 @@ static enum evq_status batch_fill(struct evq_sender *sender, struct evq_source *
             batch->jobs[batch->count++] = job;
         } else {
             atomic_fetch_add(&sender->lost, 1);
-            spool_damage_note(sender, source);
+            spool_damage_note(sender, log);
         }
     }
     evq_buffer_free(&record);
     return status;
 }
 
-/* Sends what the source's spool holds, in order. */
-static enum evq_status spool_send(struct evq_sender *sender, struct evq_source *source,
+/* Sends what the log's spool holds, in order. */
+static enum evq_status spool_send(struct evq_sender *sender, struct evq_submit_log *log,
                                   struct batch *batch, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
-    while (status == EVQ_OK && evq_spool_records(source->spool) > 0 &&
-           !atomic_load(&sender->stop)) {
+    while (status == EVQ_OK && evq_spool_records(log->spool) > 0 && !atomic_load(&sender->stop)) {
         uint64_t offset = 0;
         uint64_t records = 0;
-        const enum evq_status filled = batch_fill(sender, source, batch, &offset, &records, err);
+        const enum evq_status filled = batch_fill(sender, log, batch, &offset, &records, err);
         status = batch_send(sender, batch, err);
         batch_free_own(batch);
         if (status == EVQ_OK && (records > 0 || filled == EVQ_E_NOT_FOUND)) {
-            uint64_t before = evq_spool_records(source->spool);
-            evq_spool_release(source->spool, offset,
-                              records > 0 ? records : evq_spool_records(source->spool));
-            atomic_fetch_sub(&sender->spooled, before - evq_spool_records(source->spool));
+            uint64_t before = evq_spool_records(log->spool);
+            evq_spool_release(log->spool, offset,
+                              records > 0 ? records : evq_spool_records(log->spool));
+            atomic_fetch_sub(&sender->spooled, before - evq_spool_records(log->spool));
             evq_sender_tell(sender, false);
         }
         if (status == EVQ_OK && filled == EVQ_E_NOMEM) {
@@ -346,7 +345,7 @@ static enum evq_status spool_send(struct evq_sender *sender, struct evq_source *
     return status;
 }
 
-static bool item_through(const struct evq_item *item)
+static bool item_through(const struct evq_pending *item)
 {
     for (size_t at = 0; at < item->job_count; at++) {
         if (item->jobs[at] != NULL) {
@@ -356,21 +355,21 @@ static bool item_through(const struct evq_item *item)
     return true;
 }
 
-static void items_settle(struct evq_source *source)
+static void items_settle(struct evq_submit_log *log)
 {
-    for (struct evq_item *item = source->first; item != NULL; item = item->next) {
+    for (struct evq_pending *item = log->first; item != NULL; item = item->next) {
         if (item->ready && item_through(item)) {
             item->done = true;
         }
     }
 }
 
-/* Sends the ready items of a source whose spool is empty, in the ring's order. */
-static enum evq_status items_send(struct evq_sender *sender, struct evq_source *source,
+/* Sends the ready items of a log whose spool is empty, in the ring's order. */
+static enum evq_status items_send(struct evq_sender *sender, struct evq_submit_log *log,
                                   struct batch *batch, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
-    struct evq_item *item = source->first;
+    struct evq_pending *item = log->first;
 
     batch->count = 0;
     while (status == EVQ_OK && item != NULL) {
@@ -393,14 +392,14 @@ static enum evq_status items_send(struct evq_sender *sender, struct evq_source *
     if (status == EVQ_OK) {
         status = batch_send(sender, batch, err);
     }
-    items_settle(source);
+    items_settle(log);
     return status;
 }
 
 /* Moves the item's jobs to the disk. false: the spool is full or cannot be written; they stay in
  * the ring. */
-static bool item_spool(struct evq_sender *sender, struct evq_source *source, struct evq_item *item,
-                       struct evq_buffer *record, struct evq_error *err)
+static bool item_spool(struct evq_sender *sender, struct evq_submit_log *log,
+                       struct evq_pending *item, struct evq_buffer *record, struct evq_error *err)
 {
     for (size_t at = 0; at < item->job_count; at++) {
         struct evq_job *job = item->jobs[at];
@@ -414,7 +413,7 @@ static bool item_spool(struct evq_sender *sender, struct evq_source *source, str
                 return false;
             }
         } else if (status != EVQ_OK ||
-                   evq_spool_append(source->spool, record->data, record->bytes, err) != EVQ_OK) {
+                   evq_spool_append(log->spool, record->data, record->bytes, err) != EVQ_OK) {
             return false;
         } else {
             atomic_fetch_add(&sender->spooled, 1);
@@ -425,21 +424,21 @@ static bool item_spool(struct evq_sender *sender, struct evq_source *source, str
     return true;
 }
 
-static void items_spool(struct evq_sender *sender, struct evq_source *source)
+static void items_spool(struct evq_sender *sender, struct evq_submit_log *log)
 {
     struct evq_error error = {.status = EVQ_OK};
     struct evq_buffer record;
     bool all = true;
 
     evq_buffer_init(&record, EVQ_JOB_BYTES_MAX);
-    for (struct evq_item *item = source->first; item != NULL && all; item = item->next) {
+    for (struct evq_pending *item = log->first; item != NULL && all; item = item->next) {
         if (item->ready && !item->done) {
-            all = item_spool(sender, source, item, &record, &error);
+            all = item_spool(sender, log, item, &record, &error);
         }
     }
     // Durable before the ring forgets them.
-    if (evq_spool_sync(source->spool, &error) == EVQ_OK) {
-        items_settle(source);
+    if (evq_spool_sync(log->spool, &error) == EVQ_OK) {
+        items_settle(log);
     } else {
         all = false;
     }
@@ -450,9 +449,9 @@ static void items_spool(struct evq_sender *sender, struct evq_source *source)
     evq_buffer_free(&record);
 }
 
-static bool source_ready(const struct evq_source *source)
+static bool log_ready(const struct evq_submit_log *log)
 {
-    for (const struct evq_item *item = source->first; item != NULL; item = item->next) {
+    for (const struct evq_pending *item = log->first; item != NULL; item = item->next) {
         if (item->ready && !item->done) {
             return true;
         }
@@ -460,22 +459,21 @@ static bool source_ready(const struct evq_source *source)
     return false;
 }
 
-static bool source_pressed(const struct evq_source *source)
+static bool log_pressed(const struct evq_submit_log *log)
 {
-    return evq_ring_tail(source->ring) - evq_ring_head(source->ring) >
-           evq_ring_bytes(source->ring) / 2;
+    return evq_ring_tail(log->ring) - evq_ring_head(log->ring) > evq_ring_bytes(log->ring) / 2;
 }
 
-static enum evq_status sources_send(struct evq_sender *sender, struct batch *batch,
-                                    struct evq_error *err)
+static enum evq_status logs_send(struct evq_sender *sender, struct batch *batch,
+                                 struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
-    for (size_t at = 0; at < sender->source_count && status == EVQ_OK; at++) {
-        struct evq_source *source = &sender->sources[at];
-        status = spool_send(sender, source, batch, err);
-        if (status == EVQ_OK && evq_spool_records(source->spool) == 0) {
-            status = items_send(sender, source, batch, err);
+    for (size_t at = 0; at < sender->log_count && status == EVQ_OK; at++) {
+        struct evq_submit_log *log = &sender->logs[at];
+        status = spool_send(sender, log, batch, err);
+        if (status == EVQ_OK && evq_spool_records(log->spool) == 0) {
+            status = items_send(sender, log, batch, err);
         }
     }
     return status;
@@ -483,9 +481,8 @@ static enum evq_status sources_send(struct evq_sender *sender, struct batch *bat
 
 static bool work_waits(const struct evq_sender *sender)
 {
-    for (size_t at = 0; at < sender->source_count; at++) {
-        if (evq_spool_records(sender->sources[at].spool) > 0 ||
-            source_ready(&sender->sources[at])) {
+    for (size_t at = 0; at < sender->log_count; at++) {
+        if (evq_spool_records(sender->logs[at].spool) > 0 || log_ready(&sender->logs[at])) {
             return true;
         }
     }
@@ -498,7 +495,7 @@ int64_t evq_deliver(struct evq_sender *sender)
     int64_t now = evq_clock_mono_ms();
     bool waits = work_waits(sender);
     bool asked = atomic_load(&sender->look);
-    bool look = sender->keeper.pin_count > 0 && (asked || now >= sender->keeper.due_ms);
+    bool look = sender->releaser.pin_count > 0 && (asked || now >= sender->releaser.due_ms);
 
     if (atomic_load(&sender->flushing) > 0 && sender->retry_ms > now + RETRY_HURRY_MS) {
         sender->retry_ms = now; // Somebody waits.
@@ -506,13 +503,13 @@ int64_t evq_deliver(struct evq_sender *sender)
     if ((waits || look) && now >= sender->retry_ms) {
         struct batch batch;
         batch.count = 0;
-        enum evq_status status = sources_send(sender, &batch, &error);
+        enum evq_status status = logs_send(sender, &batch, &error);
         if (status == EVQ_OK && look) {
-            uint64_t before = sender->keeper.sent_again;
+            uint64_t before = sender->releaser.sent_again;
             bool looked =
-                evq_pin_releaser_look(&sender->keeper, sender->redis, &sender->info, &error);
+                evq_pin_releaser_look(&sender->releaser, sender->redis, &sender->info, &error);
             status = looked || final_refusal(error.status) ? EVQ_OK : error.status;
-            if (sender->keeper.sent_again > before) {
+            if (sender->releaser.sent_again > before) {
                 evq_warn(
                     &sender->warner, EVQ_WARN_LOST,
                     "Redis lost its data (see `evalq doctor`): jobs that are not evaluated yet "
@@ -529,11 +526,10 @@ int64_t evq_deliver(struct evq_sender *sender)
         evq_sender_tell(sender, false);
     }
     now = evq_clock_mono_ms();
-    for (size_t at = 0; at < sender->source_count && sender->away_ms != 0; at++) {
-        struct evq_source *source = &sender->sources[at];
-        if (source_ready(source) &&
-            (now - sender->away_ms >= SPOOL_AFTER_MS || source_pressed(source))) {
-            items_spool(sender, source);
+    for (size_t at = 0; at < sender->log_count && sender->away_ms != 0; at++) {
+        struct evq_submit_log *log = &sender->logs[at];
+        if (log_ready(log) && (now - sender->away_ms >= SPOOL_AFTER_MS || log_pressed(log))) {
+            items_spool(sender, log);
         }
     }
     int64_t next = INT64_MAX;
@@ -544,9 +540,9 @@ int64_t evq_deliver(struct evq_sender *sender)
             next = sender->away_ms + SPOOL_AFTER_MS;
         }
     }
-    if (sender->keeper.pin_count > 0) {
+    if (sender->releaser.pin_count > 0) {
         int64_t keeper =
-            sender->keeper.due_ms > sender->retry_ms ? sender->keeper.due_ms : sender->retry_ms;
+            sender->releaser.due_ms > sender->retry_ms ? sender->releaser.due_ms : sender->retry_ms;
         next = keeper < next ? keeper : next;
     }
     return next;

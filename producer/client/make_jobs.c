@@ -25,9 +25,10 @@ static bool needs_take(struct evq_job *job, const char *needs)
     return !job->needs_given || evq_needs_parse(needs, job->arena, &job->needs, NULL) == EVQ_OK;
 }
 
-static struct evq_job *job_make(const struct evq_sender *sender, const struct evq_request *request,
-                                const char *suite, const struct evq_place *place,
-                                const char *fingerprint, const char *manifest)
+static struct evq_job *job_make(const struct evq_sender *sender,
+                                const struct evq_submit_record *request, const char *suite,
+                                const struct evq_place *place, const char *fingerprint,
+                                const char *manifest)
 {
     struct evq_job *job = evq_job_new();
     char variant[EVQ_JOB_NAME_BYTES_MAX + 1];
@@ -70,14 +71,14 @@ static struct evq_job *job_make(const struct evq_sender *sender, const struct ev
     return job;
 }
 
-bool evq_jobs_make(const struct evq_sender *sender, struct evq_item *item,
+bool evq_jobs_make(const struct evq_sender *sender, struct evq_pending *item,
                    const struct evq_place *place, const char *fingerprint, const char *manifest)
 {
     const char *list = item->request.suites;
-    char suite[EVQ_REQUEST_SUITE_BYTES];
+    char suite[EVQ_SUBMIT_SUITE_BYTES];
 
     item->job_count = 0;
-    while (item->job_count < EVQ_REQUEST_SUITES_MAX && evq_request_suite(&list, suite)) {
+    while (item->job_count < EVQ_SUBMIT_SUITES_MAX && evq_submit_record_suite(&list, suite)) {
         struct evq_job *job = job_make(sender, &item->request, suite, place, fingerprint, manifest);
         if (job == NULL) {
             evq_jobs_free(item);
@@ -88,7 +89,7 @@ bool evq_jobs_make(const struct evq_sender *sender, struct evq_item *item,
     return true;
 }
 
-void evq_jobs_free(struct evq_item *item)
+void evq_jobs_free(struct evq_pending *item)
 {
     while (item->job_count > 0) {
         evq_job_free(item->jobs[--item->job_count]);

@@ -11,8 +11,8 @@
  * Fills item->jobs, which the item owns. fingerprint: "" if it is not known; manifest: the list of
  * files, or "". False: there is no memory, and the item has no jobs.
  */
-bool evq_jobs_make(const struct evq_sender *sender, struct evq_item *item,
+bool evq_jobs_make(const struct evq_sender *sender, struct evq_pending *item,
                    const struct evq_place *place, const char *fingerprint, const char *manifest);
-void evq_jobs_free(struct evq_item *item);
+void evq_jobs_free(struct evq_pending *item);
 
 #endif

@@ -69,7 +69,7 @@ static struct evq_seen_path *seen_find(struct evq_sender *sender, uint64_t hash)
     return NULL;
 }
 
-enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_item *item,
+enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_pending *item,
                                    const struct evq_place *place, struct evq_files *ret_files,
                                    struct evq_error *err)
 {
@@ -93,7 +93,7 @@ enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_i
     return EVQ_OK;
 }
 
-enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct evq_item *item,
+enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct evq_pending *item,
                                       const struct evq_place *place, const struct evq_files *files,
                                       struct evq_error *err)
 {
@@ -102,13 +102,13 @@ enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct ev
     if (files_look(place, &now, NULL) != EVQ_OK || now.identity != files->identity) {
         return evq_error_set(err, EVQ_E_CHANGED, "its files changed while they were read");
     }
-    if (!place->is_held && evq_source_has_later(sender, item)) {
+    if (!place->is_held && evq_pending_has_later(sender, item)) {
         return evq_error_set(err, EVQ_E_CHANGED, "another step was submitted for the path");
     }
     return EVQ_OK;
 }
 
-void evq_overwrite_note(struct evq_sender *sender, struct evq_item *item,
+void evq_overwrite_note(struct evq_sender *sender, struct evq_pending *item,
                         const struct evq_files *files)
 {
     struct evq_seen_path *seen = seen_find(sender, item->path_hash);

@@ -24,7 +24,7 @@ bool evq_overwritten(const struct evq_job *job); // It has that fingerprint.
  * Looks at the files of place->source. EVQ_E_CHANGED: they are not the item's own, and err says
  * why; any other error: they cannot be looked at now.
  */
-enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_item *item,
+enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_pending *item,
                                    const struct evq_place *place, struct evq_files *ret_files,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -32,7 +32,7 @@ enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_i
  * EVQ_OK: since evq_overwrite_look() the files are as they were, and nobody submitted the path for
  * another step. So what was pinned in between is the step's own. Else EVQ_E_CHANGED; err says why.
  */
-enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct evq_item *item,
+enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct evq_pending *item,
                                       const struct evq_place *place, const struct evq_files *files,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -40,7 +40,7 @@ enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct ev
  * Remembers which step was found at the path, and sets item->reused if it was another one before.
  * files: NULL if the path names the step.
  */
-void evq_overwrite_note(struct evq_sender *sender, struct evq_item *item,
+void evq_overwrite_note(struct evq_sender *sender, struct evq_pending *item,
                         const struct evq_files *files);
 
 #endif

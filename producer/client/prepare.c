@@ -14,6 +14,7 @@
 #define LOOK_MAX_MS        2000
 #define GONE_WAIT_MS       30000  // The save may not have begun.
 #define CORRUPT_WAIT_MS    3000   // Some formats look damaged until their last byte is written.
+#define HURRY_MS           100    // Between two looks while a flush or a close waits.
 #define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
 
 struct look {               // What was seen of an item's checkpoint.
@@ -33,7 +34,7 @@ static void output_visit(struct evq_sender *sender, const struct evq_place *plac
 
     if (snprintf(output, sizeof(output), "%s%s%.*s", place->root->path, bytes == 0 ? "" : "/",
                  bytes, place->path) < (int)sizeof(output)) {
-        evq_pin_releaser_visit(&sender->keeper, output, sender->queue, sender->run);
+        evq_pin_releaser_visit(&sender->releaser, output, sender->queue, sender->run);
     }
 }
 
@@ -65,13 +66,13 @@ static void pin_drop(const struct evq_pin *pin, const char *const *jobs, size_t 
 
 /* Pins the item's checkpoint and has its jobs name the pin. Anything but EVQ_OK leaves them
  * without. */
-static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item,
+static enum evq_status item_pin(struct evq_sender *sender, struct evq_pending *item,
                                 const struct evq_place *place, const char *fingerprint,
                                 struct look *look)
 {
     struct evq_error *err = &look->error;
-    char ids[EVQ_REQUEST_SUITES_MAX][EVQ_JOB_ID_BYTES_MAX];
-    const char *id_list[EVQ_REQUEST_SUITES_MAX];
+    char ids[EVQ_SUBMIT_SUITES_MAX][EVQ_JOB_ID_BYTES_MAX];
+    const char *id_list[EVQ_SUBMIT_SUITES_MAX];
     struct evq_pin pin;
 
     for (size_t at = 0; at < item->job_count; at++) {
@@ -81,7 +82,7 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
     output_visit(sender, place);
     const dev_t device = device_of(place);
     bool safe = evq_pin_hard_link_safe(place->path, item->request.step) && !item->reused;
-    int64_t budget = sender->pin_bytes_max - sender->keeper.copied_bytes;
+    int64_t budget = sender->pin_bytes_max - sender->releaser.copied_bytes;
     if (item->reused) {
         evq_warn(&sender->warner, EVQ_WARN_REUSED,
                  "'%s' is submitted for more than one step, so each is copied before it is "
@@ -106,8 +107,8 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
                                       .stop_context = sender};
     enum evq_status status = evq_pin_make(&request, &pin, err);
     if (status == EVQ_E_FULL &&
-        evq_pin_releaser_spare(&sender->keeper, sender->redis, &sender->info)) {
-        budget = sender->pin_bytes_max - sender->keeper.copied_bytes;
+        evq_pin_releaser_spare(&sender->releaser, sender->redis, &sender->info)) {
+        budget = sender->pin_bytes_max - sender->releaser.copied_bytes;
         request.copy_bytes_max = budget > 0 ? budget : 0;
         status = evq_pin_make(&request, &pin, err);
     }
@@ -127,7 +128,7 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
         sender->lacks_reflink = true;
         sender->lacks_reflink_at = device;
     }
-    evq_pin_releaser_add(&sender->keeper, pin.directory, pin.copied_bytes);
+    evq_pin_releaser_add(&sender->releaser, pin.directory, pin.copied_bytes);
     for (size_t at = 0; at < item->job_count; at++) {
         const char *path = evq_arena_strdup(item->jobs[at]->arena, pin.path);
         item->jobs[at]->pin = path != NULL ? path : "";
@@ -157,7 +158,7 @@ static int64_t patience_ms(enum evq_status status)
 }
 
 /* Another look later, if it may still change; false when the wait is over. */
-static bool item_wait(struct evq_sender *sender, struct evq_item *item, enum evq_status status)
+static bool item_wait(struct evq_sender *sender, struct evq_pending *item, enum evq_status status)
 {
     int64_t now = evq_clock_mono_ms();
 
@@ -170,7 +171,7 @@ static bool item_wait(struct evq_sender *sender, struct evq_item *item, enum evq
 }
 
 /* It goes to the queue all the same, where its end is recorded and shown. */
-static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
+static void warn_unready(struct evq_sender *sender, const struct evq_pending *item,
                          enum evq_status status, const struct evq_error *error)
 {
     const char *path = item->request.path;
@@ -191,7 +192,7 @@ static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
 }
 
 /* Has the item's jobs end as skipped: the path does not hold, or may not hold, the step's files. */
-static void item_skip(struct evq_sender *sender, struct evq_item *item, const char *why)
+static void item_skip(struct evq_sender *sender, struct evq_pending *item, const char *why)
 {
     for (size_t at = 0; at < item->job_count; at++) {
         item->jobs[at]->fingerprint = EVQ_OVERWRITTEN_FINGERPRINT;
@@ -205,7 +206,7 @@ static void item_skip(struct evq_sender *sender, struct evq_item *item, const ch
 }
 
 /* Pins the checkpoint. Returns EVQ_E_CHANGED if the files may not be the step's own. */
-static enum evq_status look_pin(struct evq_sender *sender, struct evq_item *item,
+static enum evq_status look_pin(struct evq_sender *sender, struct evq_pending *item,
                                 const struct evq_place *place, struct look *look)
 {
     const char *fingerprint = look->status == EVQ_OK ? look->fingerprint : "";
@@ -221,7 +222,7 @@ static enum evq_status look_pin(struct evq_sender *sender, struct evq_item *item
 
 /* Makes the item's jobs of what was seen, and its pin. Without memory, or if the checkpoint changed
  * meanwhile, the item waits for another look. */
-static void item_finish(struct evq_sender *sender, struct evq_item *item,
+static void item_finish(struct evq_sender *sender, struct evq_pending *item,
                         const struct evq_place *place, struct look *look)
 {
     const bool is_known = look->status == EVQ_OK;
@@ -292,7 +293,7 @@ static void roots_look(struct evq_sender *sender)
 }
 
 /* Nobody waits for it, and it keeps its place in the ring: also for the next process of the run. */
-static void item_park(struct evq_sender *sender, struct evq_item *item,
+static void item_park(struct evq_sender *sender, struct evq_pending *item,
                       const struct evq_error *error)
 {
     if (!item->parked) {
@@ -304,10 +305,10 @@ static void item_park(struct evq_sender *sender, struct evq_item *item,
 }
 
 /* Sees whether the checkpoint is there, whole, and the step's own. */
-static void item_look(struct evq_sender *sender, struct evq_item *item,
+static void item_look(struct evq_sender *sender, struct evq_pending *item,
                       const struct evq_place *place, struct look *look)
 {
-    if (!place->is_held && evq_source_has_later(sender, item)) {
+    if (!place->is_held && evq_pending_has_later(sender, item)) {
         look->is_overwritten = true;
         (void)evq_error_set(&look->error, EVQ_E_CHANGED, "another step was submitted for the path");
         return;
@@ -325,7 +326,7 @@ static void item_look(struct evq_sender *sender, struct evq_item *item,
     }
 }
 
-void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
+static void item_prepare(struct evq_sender *sender, struct evq_pending *item)
 {
     struct look look = {.fingerprint = ""};
     struct evq_place place;
@@ -351,4 +352,36 @@ void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
     }
     evq_buffer_free(&look.manifest);
     evq_place_close(&place);
+}
+
+/* When to look at the item's checkpoint again. While a flush or a close waits, this is soon, so
+ * that a save that ends just before them is not missed. */
+static int64_t item_due_ms(const struct evq_sender *sender, struct evq_pending *item)
+{
+    const int64_t hurry_ms = evq_clock_mono_ms() + HURRY_MS;
+
+    if (item->due_ms > hurry_ms && !item->parked && atomic_load(&sender->flushing) > 0) {
+        item->due_ms = hurry_ms;
+    }
+    return item->due_ms;
+}
+
+int64_t evq_prepare_due(struct evq_sender *sender, struct evq_submit_log *log)
+{
+    // Not those that come meanwhile: what is ready is to be sent first.
+    const struct evq_pending *last = log->last;
+    int64_t next = INT64_MAX;
+
+    log->has_new = false;
+    for (struct evq_pending *item = log->first; item != NULL && !atomic_load(&sender->stop);
+         item = item == last ? NULL : item->next) {
+        if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
+            item_prepare(sender, item);
+        }
+        if (!item->ready && !item->done) {
+            const int64_t due_ms = item_due_ms(sender, item);
+            next = due_ms < next ? due_ms : next;
+        }
+    }
+    return next;
 }

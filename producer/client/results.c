@@ -410,7 +410,7 @@ int evalq_client_job(struct evalq_client *client, const char *path, const char *
     }
     if (path == NULL || suite == NULL || job_out == NULL || job_bytes == 0) {
         (void)evq_error_set(&error, EVQ_E_INVALID, "job wants path, suite and room for a job's id");
-    } else if (!evq_answers_find(&client->sender->answers, path, suite, job)) {
+    } else if (!evq_sent_jobs_find(&client->sender->sent_jobs, path, suite, job)) {
         (void)evq_error_set(&error, EVQ_E_NOT_FOUND, "'%s' is not in Redis yet", path);
     } else {
         (void)!text_out("job_out", job, job_out, job_bytes, &error);
@@ -420,14 +420,14 @@ int evalq_client_job(struct evalq_client *client, const char *path, const char *
 
 /* The suites' names in out, one after another with their NULs. EVQ_E_INVALID says what is wrong. */
 static enum evq_status suites_read(const char *suites,
-                                   char out[EVQ_REQUEST_SUITES_MAX][EVQ_REQUEST_SUITE_BYTES],
+                                   char out[EVQ_SUBMIT_SUITES_MAX][EVQ_SUBMIT_SUITE_BYTES],
                                    uint32_t *ret_count, struct evq_error *err)
 {
-    char name[EVQ_REQUEST_SUITE_BYTES];
+    char name[EVQ_SUBMIT_SUITE_BYTES];
     uint32_t count = 0;
 
-    while (evq_request_suite(&suites, name)) {
-        if (count == EVQ_REQUEST_SUITES_MAX || !evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
+    while (evq_submit_record_suite(&suites, name)) {
+        if (count == EVQ_SUBMIT_SUITES_MAX || !evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "suites: '%s' is no suite's name, or the 65th of them", name);
         }
@@ -481,8 +481,8 @@ static bool suites_write(const char *const *names, uint32_t count, uint64_t mask
 int evalq_client_idle(struct evalq_client *client, const char *suites, const char *needs,
                       char *suites_out, size_t suites_bytes, int timeout_ms)
 {
-    char names[EVQ_REQUEST_SUITES_MAX][EVQ_REQUEST_SUITE_BYTES];
-    const char *list[EVQ_REQUEST_SUITES_MAX];
+    char names[EVQ_SUBMIT_SUITES_MAX][EVQ_SUBMIT_SUITE_BYTES];
+    const char *list[EVQ_SUBMIT_SUITES_MAX];
     char canonical[EVQ_NEEDS_BYTES_MAX];
     struct evq_error error = {.status = EVQ_OK};
     uint32_t count = 0;

@@ -16,7 +16,6 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-#define ASK_AGAIN_MS   50
 #define LOOK_MS        10
 #define SPOOL_AGAIN_MS 1000
 #define LEFT_KEPT_MS                                                                               \
@@ -26,13 +25,13 @@
 /* What the thread holds of rings, files and sockets. */
 static void sender_release(struct evq_sender *sender)
 {
-    for (size_t at = 0; at < sender->source_count; at++) {
-        struct evq_source *source = &sender->sources[at];
-        bool empty = source->spool != NULL && evq_spool_records(source->spool) == 0;
-        evq_source_close(source, empty);
+    for (size_t at = 0; at < sender->log_count; at++) {
+        struct evq_submit_log *log = &sender->logs[at];
+        bool empty = log->spool != NULL && evq_spool_records(log->spool) == 0;
+        evq_pending_close(log, empty);
     }
-    sender->source_count = 0;
-    evq_pin_releaser_free(&sender->keeper);
+    sender->log_count = 0;
+    evq_pin_releaser_free(&sender->releaser);
     evq_snapshot_server_close(sender->snapshots);
     sender->snapshots = NULL;
     evq_queue_close(sender->redis);
@@ -49,7 +48,7 @@ static void sender_free(struct evq_sender *sender)
     evq_file_close(&sender->wake_fd);
     pthread_cond_destroy(&sender->progress);
     pthread_mutex_destroy(&sender->progress_lock);
-    evq_answers_free(&sender->answers);
+    evq_sent_jobs_free(&sender->sent_jobs);
     free(sender);
 }
 
@@ -63,45 +62,45 @@ static void sender_unref(struct evq_sender *sender)
 /* What others wait for. */
 static bool settled_note(struct evq_sender *sender)
 {
-    uint64_t settled = evq_source_settled(&sender->sources[0]);
+    uint64_t settled = evq_pending_settled(&sender->logs[0]);
     uint64_t adopted = 0;
     uint64_t parked = 0;
     uint64_t urgent = 0;
 
-    for (const struct evq_item *item = sender->sources[0].first; item != NULL; item = item->next) {
+    for (const struct evq_pending *item = sender->logs[0].first; item != NULL; item = item->next) {
         parked += item->parked;
         urgent += !item->done && !item->parked && (item->ready || item->try_count == 0);
     }
-    for (size_t at = 1; at < sender->source_count; at++) {
-        const struct evq_source *source = &sender->sources[at];
-        adopted += evq_spool_records(source->spool) > 0 ||
-                   evq_source_settled(source) != evq_ring_tail(source->ring);
+    for (size_t at = 1; at < sender->log_count; at++) {
+        const struct evq_submit_log *log = &sender->logs[at];
+        adopted += evq_spool_records(log->spool) > 0 ||
+                   evq_pending_settled(log) != evq_ring_tail(log->ring);
     }
     bool moved =
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
     pthread_mutex_lock(&sender->progress_lock); // evq_sender_through() sees them of one moment.
     atomic_store(&sender->parked, parked);
     atomic_store(&sender->urgent, urgent);
-    atomic_store(&sender->taken, sender->sources[0].cursor);
+    atomic_store(&sender->taken, sender->logs[0].cursor);
     atomic_store(&sender->settled, settled);
     atomic_store(&sender->adopted, adopted);
     pthread_mutex_unlock(&sender->progress_lock);
     return moved;
 }
 
-static void sources_release(struct evq_sender *sender)
+static void logs_release(struct evq_sender *sender)
 {
     bool released = false;
 
-    for (size_t at = 0; at < sender->source_count; at++) {
-        struct evq_source *source = &sender->sources[at];
-        released = evq_source_release(sender, source) || released;
-        bool empty = source->first == NULL && source->spool != NULL &&
-                     evq_spool_records(source->spool) == 0 &&
-                     evq_ring_head(source->ring) == evq_ring_tail(source->ring);
+    for (size_t at = 0; at < sender->log_count; at++) {
+        struct evq_submit_log *log = &sender->logs[at];
+        released = evq_pending_release(sender, log) || released;
+        bool empty = log->first == NULL && log->spool != NULL &&
+                     evq_spool_records(log->spool) == 0 &&
+                     evq_ring_head(log->ring) == evq_ring_tail(log->ring);
         if (at > 0 && empty) {
-            evq_source_close(source, true);
-            *source = sender->sources[--sender->source_count];
+            evq_pending_close(log, true);
+            *log = sender->logs[--sender->log_count];
             at--;
             released = true;
         }
@@ -119,52 +118,52 @@ static int64_t spools_open(struct evq_sender *sender)
     struct evq_error error = {.status = EVQ_OK};
     int64_t again_ms = INT64_MAX;
 
-    for (size_t at = 0; at < sender->source_count; at++) {
-        struct evq_source *source = &sender->sources[at];
-        if (source->spool != NULL) {
+    for (size_t at = 0; at < sender->log_count; at++) {
+        struct evq_submit_log *log = &sender->logs[at];
+        if (log->spool != NULL) {
             continue;
         }
-        if (evq_spool_open(evq_ring_path(source->ring), sender->spool_bytes_max, &source->spool,
+        if (evq_spool_open(evq_ring_path(log->ring), sender->spool_bytes_max, &log->spool,
                            &error) != EVQ_OK) {
             evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
             again_ms = evq_clock_mono_ms() + SPOOL_AGAIN_MS;
         } else {
-            atomic_fetch_add(&sender->spooled, evq_spool_records(source->spool));
+            atomic_fetch_add(&sender->spooled, evq_spool_records(log->spool));
         }
     }
     return again_ms;
 }
 
 /* Opens the spools, and what dead processes of this run left. */
-static void sources_open(struct evq_sender *sender)
+static void logs_open(struct evq_sender *sender)
 {
     struct evq_error error = {.status = EVQ_OK};
-    struct evq_ring *rings[EVQ_SENDER_SOURCES_MAX];
+    struct evq_ring *rings[EVQ_SENDER_LOGS_MAX];
     size_t count = 0;
 
     if (evq_ring_adopt(sender->ring_directory, sender->queue, sender->run, rings,
-                       EVQ_SENDER_SOURCES_MAX - 1, &count, &error) != EVQ_OK) {
+                       EVQ_SENDER_LOGS_MAX - 1, &count, &error) != EVQ_OK) {
         evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
     }
-    sender->sources[0].ring = sender->ring;
-    sender->source_count = 1;
+    sender->logs[0].ring = sender->ring;
+    sender->log_count = 1;
     for (size_t at = 0; at < count; at++) {
-        sender->sources[sender->source_count++].ring = rings[at];
+        sender->logs[sender->log_count++].ring = rings[at];
         // Unwatched, a child may hold it for its life.
         (void)!evq_fork_watch(evq_ring_fd(rings[at]), NULL);
     }
-    for (size_t at = 0; at < sender->source_count; at++) {
-        sender->sources[at].cursor = evq_ring_head(sender->sources[at].ring);
+    for (size_t at = 0; at < sender->log_count; at++) {
+        sender->logs[at].cursor = evq_ring_head(sender->logs[at].ring);
     }
     (void)spools_open(sender); // Those that fail are tried again with each turn.
     (void)settled_note(sender);
 }
 
-static bool sources_pending(const struct evq_sender *sender)
+static bool logs_pending(const struct evq_sender *sender)
 {
-    for (size_t at = 0; at < sender->source_count; at++) {
-        const struct evq_source *source = &sender->sources[at];
-        if (source->unseen || evq_ring_ready(source->ring, source->cursor)) {
+    for (size_t at = 0; at < sender->log_count; at++) {
+        const struct evq_submit_log *log = &sender->logs[at];
+        if (log->has_new || evq_ring_ready(log->ring, log->cursor)) {
             return true;
         }
     }
@@ -182,7 +181,7 @@ static void sleep_until(struct evq_sender *sender, int64_t next_ms)
     uint64_t count = 0;
     int64_t look_ms = evq_clock_mono_ms() + LOOK_MS;
 
-    while (!sources_pending(sender) && !atomic_load(&sender->stop)) {
+    while (!logs_pending(sender) && !atomic_load(&sender->stop)) {
         int timeout = evq_clock_left_ms(next_ms < look_ms ? next_ms : look_ms);
         if (poll(&wake, 1, timeout) != 0) {
             break; // Woken.
@@ -202,8 +201,8 @@ static int64_t rings_touch(struct evq_sender *sender)
     const int64_t now = evq_clock_mono_ms();
 
     if (now >= sender->touch_ms) {
-        for (size_t at = 0; at < sender->source_count; at++) { // Also where something is parked.
-            evq_ring_touch(sender->sources[at].ring);
+        for (size_t at = 0; at < sender->log_count; at++) { // Also where something is parked.
+            evq_ring_touch(sender->logs[at].ring);
         }
         sender->touch_ms = now + TOUCH_EVERY_MS;
     }
@@ -221,7 +220,7 @@ static void *sender_main(void *argument)
     // thread.
     (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &no_priority);
     (void)prctl(PR_SET_TIMERSLACK, 1000000UL); // Of this thread: its looks may join other wake-ups.
-    sources_open(sender);
+    logs_open(sender);
     evq_sender_tell(sender, false);
     const size_t given_up = evq_ring_sweep(sender->ring_directory, LEFT_KEPT_MS);
     if (given_up > 0) {
@@ -234,12 +233,12 @@ static void *sender_main(void *argument)
         int64_t next = rings_touch(sender);
         const int64_t again = spools_open(sender);
         next = again < next ? again : next;
-        for (size_t at = 0; at < sender->source_count; at++) {
-            evq_source_take(sender, &sender->sources[at]);
-            int64_t due = evq_prepare_source(sender, &sender->sources[at]);
+        for (size_t at = 0; at < sender->log_count; at++) {
+            evq_pending_take(sender, &sender->logs[at]);
+            int64_t due = evq_prepare_due(sender, &sender->logs[at]);
             next = due < next ? due : next;
         }
-        sources_release(sender);
+        logs_release(sender);
         if (atomic_load(&sender->full_seen)) {
             sender->full_told = true;
             evq_warn(&sender->warner, EVQ_WARN_FULL,
@@ -251,7 +250,7 @@ static void *sender_main(void *argument)
             int64_t due = evq_deliver(sender);
             next = due < next ? due : next;
         }
-        sources_release(sender);
+        logs_release(sender);
         sleep_until(sender, next);
     }
     sender_release(sender); // Before close() returns: the next open finds the ring free.
@@ -326,7 +325,7 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
     pthread_cond_init(&sender->progress, &clock);
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&sender->progress_lock, NULL);
-    evq_answers_init(&sender->answers);
+    evq_sent_jobs_init(&sender->sent_jobs);
     sender->warner.fd = -1;
     (void)snprintf(sender->queue, sizeof(sender->queue), "%s", options->queue);
     (void)snprintf(sender->run, sizeof(sender->run), "%s", options->run);
@@ -364,89 +363,14 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
     return EVQ_OK;
 }
 
-static void sender_wake(struct evq_sender *sender)
-{
-    const uint64_t one = 1;
-
-    (void)!write(sender->wake_fd, &one, sizeof(one)); // Fails only when it is about to wake anyway.
-}
-
-static bool is_through(struct evq_sender *sender, uint64_t ring_position)
-{
-    return atomic_load(&sender->adopted) == 0 && atomic_load(&sender->settled) >= ring_position &&
-           atomic_load(&sender->spooled) == 0;
-}
-
-bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked)
-{
-    pthread_mutex_lock(&sender->progress_lock);
-    const bool idle = is_through(sender, ring_position);
-    *ret_parked = atomic_load(&sender->parked);
-    pthread_mutex_unlock(&sender->progress_lock);
-    return idle;
-}
-
-static void progress_wait(struct evq_sender *sender, int64_t until_ms)
-{
-    const int64_t far_ms = evq_clock_mono_ms() + 3600000; // INT64_MAX would overflow some clocks.
-    int64_t end_ms = until_ms < far_ms ? until_ms : far_ms;
-    struct timespec until = {.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
-
-    (void)pthread_cond_timedwait(&sender->progress, &sender->progress_lock, &until);
-}
-
-/* Whether all that is left waits for its checkpoint, and not for us. */
-static bool is_idle(struct evq_sender *sender, uint64_t ring_position)
-{
-    return atomic_load(&sender->taken) >= ring_position && atomic_load(&sender->urgent) == 0 &&
-           atomic_load(&sender->spooled) == 0;
-}
-
-enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, int64_t ready_ms,
-                                 bool patient)
-{
-    enum evq_status status = EVQ_OK;
-    uint64_t position = evq_ring_tail(sender->ring);
-
-    atomic_fetch_add(&sender->flushing, 1);
-    sender_wake(sender);
-    pthread_mutex_lock(&sender->progress_lock);
-    uint64_t failures = sender->failures;
-    while (!sender->ended && !is_through(sender, position)) {
-        const int64_t now_ms = evq_clock_mono_ms();
-        if (now_ms >= deadline_ms || (!patient && sender->failures > failures) ||
-            (now_ms >= ready_ms && is_idle(sender, position))) {
-            status = atomic_load(&sender->away) ? EVQ_E_IO : EVQ_E_TIMEOUT;
-            break;
-        }
-        // The thread tells of what it sent, not of what it found incomplete: ask again.
-        const int64_t again_ms = ready_ms == INT64_MAX ? INT64_MAX : now_ms + ASK_AGAIN_MS;
-        progress_wait(sender, again_ms < deadline_ms ? again_ms : deadline_ms);
-    }
-    pthread_mutex_unlock(&sender->progress_lock);
-    atomic_fetch_sub(&sender->flushing, 1);
-    return status;
-}
-
-void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms)
-{
-    atomic_store(&sender->look, true);
-    sender_wake(sender);
-    pthread_mutex_lock(&sender->progress_lock);
-    while (!sender->ended && atomic_load(&sender->look) && evq_clock_mono_ms() < deadline_ms) {
-        progress_wait(sender, deadline_ms);
-    }
-    pthread_mutex_unlock(&sender->progress_lock);
-}
-
 void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms)
 {
     atomic_store(&sender->stop, true);
     evq_conn_interrupt(sender->conn);
-    sender_wake(sender);
+    evq_sender_wake(sender);
     pthread_mutex_lock(&sender->progress_lock);
     while (!sender->ended && evq_clock_mono_ms() < deadline_ms) {
-        progress_wait(sender, deadline_ms);
+        evq_sender_wait(sender, deadline_ms);
     }
     pthread_mutex_unlock(&sender->progress_lock);
     sender_unref(sender);

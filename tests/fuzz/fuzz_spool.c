@@ -16,8 +16,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "producer/client/ring_file.h"
-#include "producer/client/spool.h"
+#include "producer/client/submit_log/ring_file.h"
+#include "producer/client/submit_log/spool.h"
 #include "shared/queue/job.h"
 #include "tests/fuzz/check.h"
 

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#include "producer/client/ring.h"
+#include "producer/client/submit_log/ring.h"
 #include "tests/fixture/client.h"
 
 int64_t __wrap_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms,

@@ -120,10 +120,11 @@ static void client_keeps_its_directory_when_the_trainer_goes_elsewhere(void **st
 }
 
 /* What the background thread makes of a submit that it could not look at for half a minute. */
-static void prepare_late(const struct scene *scene, struct evq_config *config, int log)
+static void prepare_late(const struct scene *scene, struct evq_config *config, int log_fd)
 {
     struct evq_sender *sender = calloc(1, sizeof(*sender));
-    struct evq_item item = {.since_ms = evq_clock_mono_ms() - 60000};
+    struct evq_pending item = {.since_ms = evq_clock_mono_ms() - 60000};
+    struct evq_submit_log log = {.first = NULL};
     uint8_t data[1024];
     size_t bytes = 0;
     char path[160];
@@ -131,13 +132,15 @@ static void prepare_late(const struct scene *scene, struct evq_config *config, i
     assert_non_null(sender);
     snprintf(path, sizeof(path), "%s/out/step-1.safetensors", scene->directory);
     const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick"};
-    assert_status(evq_request_pack(&checkpoint, 1, 1, data, sizeof(data), &bytes, NULL), EVQ_OK);
-    assert_status(evq_request_unpack(data, bytes, &item.request, NULL), EVQ_OK);
+    assert_status(evq_submit_record_pack(&checkpoint, 1, 1, data, sizeof(data), &bytes, NULL),
+                  EVQ_OK);
+    assert_status(evq_submit_record_unpack(data, bytes, &item.request, NULL), EVQ_OK);
     snprintf(sender->run, sizeof(sender->run), "digits");
     sender->config = config;
-    sender->warner.fd = log;
+    sender->warner.fd = log_fd;
     sender->pin = true; // Nothing is known to pin.
-    evq_prepare_item(sender, &item);
+    log.first = log.last = &item;
+    (void)evq_prepare_due(sender, &log);
     assert_true(item.ready);
     evq_job_free(item.jobs[0]);
     free(sender);

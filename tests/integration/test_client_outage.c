@@ -20,8 +20,8 @@
 #include <cmocka.h>
 
 #include "producer/client/dead_clients.h"
-#include "producer/client/ring.h"
-#include "producer/client/spool.h"
+#include "producer/client/submit_log/ring.h"
+#include "producer/client/submit_log/spool.h"
 #include "shared/queue/codec.h"
 #include "tests/fixture/client.h"
 #include "tests/fixture/program.h"

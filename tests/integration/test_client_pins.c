@@ -241,8 +241,8 @@ static void client_keeps_few_pins_of_dead_jobs_and_not_for_ever(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
-    char pins[EVQ_KEEPER_DEAD_PINS_MAX + 2][256];
-    const int count = EVQ_KEEPER_DEAD_PINS_MAX + 2;
+    char pins[EVQ_PIN_RELEASER_DEAD_PINS_MAX + 2][256];
+    const int count = EVQ_PIN_RELEASER_DEAD_PINS_MAX + 2;
 
     for (int step = 1; step <= count; step++) {
         submit_step(scene, client, step);

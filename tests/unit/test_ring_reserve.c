@@ -12,7 +12,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
-#include "producer/client/ring.h"
+#include "producer/client/submit_log/ring.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 

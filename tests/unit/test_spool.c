@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "producer/client/pins/tree_copy.h"
-#include "producer/client/spool.h"
+#include "producer/client/submit_log/spool.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/memory.h"
 

@@ -12,7 +12,7 @@
 #define LOOK_PINS_MAX 64
 
 struct visit {
-    struct evq_pin_releaser *keeper;
+    struct evq_pin_releaser *releaser;
     const char *queue;
     const char *run;
 };
@@ -22,57 +22,57 @@ static void visit_pin(void *context, const struct evq_pin_info *pin)
     const struct visit *visit = context;
 
     if (strcmp(pin->queue, visit->queue) == 0 && strcmp(pin->run, visit->run) == 0) {
-        evq_pin_releaser_add(visit->keeper, pin->directory, pin->copied_bytes);
+        evq_pin_releaser_add(visit->releaser, pin->directory, pin->copied_bytes);
     }
 }
 
-void evq_pin_releaser_visit(struct evq_pin_releaser *keeper, const char *output_dir,
+void evq_pin_releaser_visit(struct evq_pin_releaser *releaser, const char *output_dir,
                             const char *queue, const char *run)
 {
-    for (size_t at = 0; at < keeper->output_count; at++) {
-        if (strcmp(keeper->outputs[at], output_dir) == 0) {
+    for (size_t at = 0; at < releaser->output_count; at++) {
+        if (strcmp(releaser->outputs[at], output_dir) == 0) {
             return;
         }
     }
     char **outputs =
-        realloc(keeper->outputs, (keeper->output_count + 1) * sizeof(keeper->outputs[0]));
+        realloc(releaser->outputs, (releaser->output_count + 1) * sizeof(releaser->outputs[0]));
     if (outputs == NULL) {
         return; // `evalq gc` finds what is not released here.
     }
-    keeper->outputs = outputs;
-    outputs[keeper->output_count] = strdup(output_dir);
-    if (outputs[keeper->output_count] == NULL) {
+    releaser->outputs = outputs;
+    outputs[releaser->output_count] = strdup(output_dir);
+    if (outputs[releaser->output_count] == NULL) {
         return;
     }
-    keeper->output_count++;
-    struct visit visit = {.keeper = keeper, .queue = queue, .run = run};
+    releaser->output_count++;
+    struct visit visit = {.releaser = releaser, .queue = queue, .run = run};
     (void)!evq_pin_list(output_dir, visit_pin, &visit, NULL); // Unreadable: nothing to take over.
 }
 
-void evq_pin_releaser_add(struct evq_pin_releaser *keeper, const char *directory,
+void evq_pin_releaser_add(struct evq_pin_releaser *releaser, const char *directory,
                           int64_t copied_bytes)
 {
-    for (size_t at = 0; at < keeper->pin_count; at++) {
-        if (strcmp(keeper->pins[at].directory, directory) == 0) {
+    for (size_t at = 0; at < releaser->pin_count; at++) {
+        if (strcmp(releaser->pins[at].directory, directory) == 0) {
             return;
         }
     }
-    if (keeper->pin_count == keeper->pin_room) {
-        size_t room = keeper->pin_room == 0 ? 16 : 2 * keeper->pin_room;
-        struct evq_pin_releaser_pin *pins = realloc(keeper->pins, room * sizeof(pins[0]));
+    if (releaser->pin_count == releaser->pin_room) {
+        size_t room = releaser->pin_room == 0 ? 16 : 2 * releaser->pin_room;
+        struct evq_pin_releaser_pin *pins = realloc(releaser->pins, room * sizeof(pins[0]));
         if (pins == NULL) {
             return;
         }
-        keeper->pins = pins;
-        keeper->pin_room = room;
+        releaser->pins = pins;
+        releaser->pin_room = room;
     }
     char *copy = strdup(directory);
     if (copy == NULL) {
         return;
     }
-    keeper->pins[keeper->pin_count++] =
+    releaser->pins[releaser->pin_count++] =
         (struct evq_pin_releaser_pin){.directory = copy, .copied_bytes = copied_bytes};
-    keeper->copied_bytes += copied_bytes;
+    releaser->copied_bytes += copied_bytes;
 }
 
 /* Keeps the message beside the pin, for the case that Redis loses its data. */
@@ -213,7 +213,7 @@ enum evq_pin_job evq_pin_releaser_job_state(void *context, const char *queue, co
         return EVQ_PIN_JOB_UNKNOWN;
     }
     if (state == EVQ_JOB_DEAD && ask->keep_dead && ended_ms > 0 &&
-        ask->now_ms - ended_ms < EVQ_KEEPER_DEAD_MS) {
+        ask->now_ms - ended_ms < EVQ_PIN_RELEASER_DEAD_MS) {
         ask->dead_ms = ended_ms > ask->dead_ms ? ended_ms : ask->dead_ms;
         return EVQ_PIN_JOB_OPEN; // It can be retried.
     }
@@ -223,9 +223,9 @@ enum evq_pin_job evq_pin_releaser_job_state(void *context, const char *queue, co
 }
 
 /* Looks at one pin; true when it was released, and another stands in its place. */
-static bool pin_look(struct evq_pin_releaser *keeper, size_t at, struct evq_pin_releaser_ask *ask)
+static bool pin_look(struct evq_pin_releaser *releaser, size_t at, struct evq_pin_releaser_ask *ask)
 {
-    struct evq_pin_releaser_pin *pin = &keeper->pins[at];
+    struct evq_pin_releaser_pin *pin = &releaser->pins[at];
     bool released = false;
 
     ask->directory = pin->directory;
@@ -234,15 +234,15 @@ static bool pin_look(struct evq_pin_releaser *keeper, size_t at, struct evq_pin_
     (void)!evq_pin_check(pin->directory, evq_pin_releaser_job_state, ask, -1, &released, NULL);
     pin->dead_ms = ask->dead_ms;
     if (released) {
-        keeper->copied_bytes -= pin->copied_bytes;
+        releaser->copied_bytes -= pin->copied_bytes;
         free(pin->directory);
-        *pin = keeper->pins[--keeper->pin_count];
+        *pin = releaser->pins[--releaser->pin_count];
     }
     return released;
 }
 
 /* Of the pins that are kept for a retry, only the newest most stay. */
-static bool dead_trim(struct evq_pin_releaser *keeper, struct evq_pin_releaser_ask *ask,
+static bool dead_trim(struct evq_pin_releaser *releaser, struct evq_pin_releaser_ask *ask,
                       size_t most)
 {
     bool any = false;
@@ -251,77 +251,77 @@ static bool dead_trim(struct evq_pin_releaser *keeper, struct evq_pin_releaser_a
     for (;;) {
         size_t count = 0;
         size_t oldest = 0;
-        for (size_t at = 0; at < keeper->pin_count; at++) {
-            const int64_t dead_ms = keeper->pins[at].dead_ms;
-            if (dead_ms > 0 && (count++ == 0 || dead_ms < keeper->pins[oldest].dead_ms)) {
+        for (size_t at = 0; at < releaser->pin_count; at++) {
+            const int64_t dead_ms = releaser->pins[at].dead_ms;
+            if (dead_ms > 0 && (count++ == 0 || dead_ms < releaser->pins[oldest].dead_ms)) {
                 oldest = at;
             }
         }
         if (count <= most || ask->failed) {
             return any;
         }
-        any = pin_look(keeper, oldest, ask) || any;
+        any = pin_look(releaser, oldest, ask) || any;
     }
 }
 
-bool evq_pin_releaser_spare(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+bool evq_pin_releaser_spare(struct evq_pin_releaser *releaser, struct evq_queue *queue,
                             const struct evq_queue_info *info)
 {
     struct evq_pin_releaser_ask ask = {
         .queue = queue, .epoch = info->epoch, .now_ms = info->now_ms};
 
-    return dead_trim(keeper, &ask, 0);
+    return dead_trim(releaser, &ask, 0);
 }
 
-size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *releaser, struct evq_queue *queue,
                                   const struct evq_queue_info *info)
 {
     struct evq_pin_releaser_ask ask = {
         .queue = queue, .epoch = info->epoch, .now_ms = info->now_ms, .keep_dead = true};
-    const size_t before = keeper->pin_count;
+    const size_t before = releaser->pin_count;
 
-    for (size_t at = 0; at < keeper->pin_count && !ask.failed;) {
-        at += !pin_look(keeper, at, &ask); // Another pin takes the place of a released one.
+    for (size_t at = 0; at < releaser->pin_count && !ask.failed;) {
+        at += !pin_look(releaser, at, &ask); // Another pin takes the place of a released one.
     }
-    (void)dead_trim(keeper, &ask, EVQ_KEEPER_DEAD_PINS_MAX);
-    return before - keeper->pin_count;
+    (void)dead_trim(releaser, &ask, EVQ_PIN_RELEASER_DEAD_PINS_MAX);
+    return before - releaser->pin_count;
 }
 
-bool evq_pin_releaser_look(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+bool evq_pin_releaser_look(struct evq_pin_releaser *releaser, struct evq_queue *queue,
                            struct evq_queue_info *info, struct evq_error *err)
 {
     struct evq_pin_releaser_ask ask = {.queue = queue, .epoch = info->epoch, .keep_dead = true};
-    size_t looks = keeper->pin_count < LOOK_PINS_MAX ? keeper->pin_count : LOOK_PINS_MAX;
+    size_t looks = releaser->pin_count < LOOK_PINS_MAX ? releaser->pin_count : LOOK_PINS_MAX;
     size_t released = 0;
 
     ask.failed = evq_queue_info(queue, info, &ask.error) != EVQ_OK;
     ask.now_ms = info->now_ms;
-    for (size_t look = 0; look < looks && keeper->pin_count > 0 && !ask.failed; look++) {
-        size_t at = keeper->next % keeper->pin_count;
-        const bool gone = pin_look(keeper, at, &ask);
-        keeper->next = gone ? at : at + 1;
+    for (size_t look = 0; look < looks && releaser->pin_count > 0 && !ask.failed; look++) {
+        size_t at = releaser->next % releaser->pin_count;
+        const bool gone = pin_look(releaser, at, &ask);
+        releaser->next = gone ? at : at + 1;
         released += gone;
     }
-    (void)dead_trim(keeper, &ask, EVQ_KEEPER_DEAD_PINS_MAX);
+    (void)dead_trim(releaser, &ask, EVQ_PIN_RELEASER_DEAD_PINS_MAX);
     const bool soon = released > LOOK_PINS_MAX / 2;
-    keeper->due_ms = evq_clock_mono_ms() + (soon ? LOOK_SOON_MS : LOOK_EVERY_MS);
-    keeper->sent_again += ask.sent_again;
+    releaser->due_ms = evq_clock_mono_ms() + (soon ? LOOK_SOON_MS : LOOK_EVERY_MS);
+    releaser->sent_again += ask.sent_again;
     if (ask.failed && err != NULL) {
         *err = ask.error;
     }
     return !ask.failed;
 }
 
-void evq_pin_releaser_free(struct evq_pin_releaser *keeper)
+void evq_pin_releaser_free(struct evq_pin_releaser *releaser)
 {
-    for (size_t at = 0; at < keeper->pin_count; at++) {
-        free(keeper->pins[at].directory);
+    for (size_t at = 0; at < releaser->pin_count; at++) {
+        free(releaser->pins[at].directory);
     }
-    for (size_t at = 0; at < keeper->output_count; at++) {
-        evq_pin_tidy(keeper->outputs[at]);
-        free(keeper->outputs[at]);
+    for (size_t at = 0; at < releaser->output_count; at++) {
+        evq_pin_tidy(releaser->outputs[at]);
+        free(releaser->outputs[at]);
     }
-    free(keeper->pins);
-    free(keeper->outputs);
-    memset(keeper, 0, sizeof(*keeper));
+    free(releaser->pins);
+    free(releaser->outputs);
+    memset(releaser, 0, sizeof(*releaser));
 }

@@ -4,8 +4,8 @@
  * dead job stays for `evalq retry`: a day, the newest four of the run, while nobody needs the room.
  * One thread: the client's in the background, the gateway's for pins.
  */
-#ifndef EVQ_PRODUCER_KEEPER_H
-#define EVQ_PRODUCER_KEEPER_H
+#ifndef EVQ_PRODUCER_PIN_RELEASER_H
+#define EVQ_PRODUCER_PIN_RELEASER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,8 +14,8 @@
 #include "producer/client/pins/pin.h"
 #include "shared/queue/queue.h"
 
-#define EVQ_KEEPER_DEAD_MS       ((int64_t)86400 * 1000)
-#define EVQ_KEEPER_DEAD_PINS_MAX 4
+#define EVQ_PIN_RELEASER_DEAD_MS       ((int64_t)86400 * 1000)
+#define EVQ_PIN_RELEASER_DEAD_PINS_MAX 4
 
 struct evq_pin_releaser_pin {
     char *directory;
@@ -37,21 +37,21 @@ struct evq_pin_releaser {
 
 /* Takes over the pins that earlier processes of the run left in output_dir; once for each
  * directory. */
-void evq_pin_releaser_visit(struct evq_pin_releaser *keeper, const char *output_dir,
+void evq_pin_releaser_visit(struct evq_pin_releaser *releaser, const char *output_dir,
                             const char *queue, const char *run);
-void evq_pin_releaser_add(struct evq_pin_releaser *keeper, const char *directory,
+void evq_pin_releaser_add(struct evq_pin_releaser *releaser, const char *directory,
                           int64_t copied_bytes);
 /* One look at some of the pins; false when Redis failed, err says how. *info is asked anew. */
-bool evq_pin_releaser_look(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+bool evq_pin_releaser_look(struct evq_pin_releaser *releaser, struct evq_queue *queue,
                            struct evq_queue_info *info, struct evq_error *err);
 /* Releases the pins that are kept for a retry alone: their room is needed. Whether there were any.
  */
-bool evq_pin_releaser_spare(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+bool evq_pin_releaser_spare(struct evq_pin_releaser *releaser, struct evq_queue *queue,
                             const struct evq_queue_info *info);
 /* Of the pins that are kept for a retry alone, releases all but the newest
- * EVQ_KEEPER_DEAD_PINS_MAX. One question to Redis for each job that wants a pin. Returns how many
- * pins are gone. */
-size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+ * EVQ_PIN_RELEASER_DEAD_PINS_MAX. One question to Redis for each job that wants a pin. Returns how
+ * many pins are gone. */
+size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *releaser, struct evq_queue *queue,
                                   const struct evq_queue_info *info);
 /*
  * Notes in a pin what became of a job that wants it, and keeps the job's message beside it for the
@@ -61,16 +61,16 @@ size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *keeper, struct evq_qu
 void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
                            const struct evq_submitted *sent, const char *epoch);
 /* Forgets the pins, removes directories left empty. */
-void evq_pin_releaser_free(struct evq_pin_releaser *keeper);
+void evq_pin_releaser_free(struct evq_pin_releaser *releaser);
 
 /* What Redis says of a job; context is a struct evq_pin_releaser_ask. */
 struct evq_pin_releaser_ask {
     struct evq_queue *queue;
     const char *epoch;     // Of evq_queue_info(), now.
     const char *directory; // Of the pin: a lost job of it is sent again. NULL: it is not.
-    bool keep_dead;        // A job that died less than EVQ_KEEPER_DEAD_MS before now_ms is open.
-    int64_t now_ms;        // Of evq_queue_info().
-    int64_t dead_ms;       // When the last of these died.
+    bool keep_dead;  // A job that died less than EVQ_PIN_RELEASER_DEAD_MS before now_ms is open.
+    int64_t now_ms;  // Of evq_queue_info().
+    int64_t dead_ms; // When the last of these died.
     uint64_t sent_again;
     struct evq_error error;
     bool failed;

@@ -4,7 +4,8 @@
 #include "producer/client/sender.h"
 
 /* The file that is to be read: the pinned copy, where there is one. false: too long. */
-static bool item_path(const struct evq_item *item, const struct evq_root *root, char out[PATH_MAX])
+static bool item_path(const struct evq_pending *item, const struct evq_root *root,
+                      char out[PATH_MAX])
 {
     const struct evq_job *job = item->jobs[0];
     const bool pinned = job->pin != NULL && job->pin[0] != '\0';
@@ -28,7 +29,7 @@ static bool job_note(struct evq_job *job, const char *boot, const struct evq_sna
     return true;
 }
 
-void evq_snapshots_offer(struct evq_sender *sender, struct evq_item *item,
+void evq_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
                          const struct evq_root *root)
 {
     char boot[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1];

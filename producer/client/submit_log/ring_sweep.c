@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "producer/client/ring_file.h"
+#include "producer/client/submit_log/ring_file.h"
 #include "shared/base/clock.h"
 
 #define PAGE_BYTES  4096

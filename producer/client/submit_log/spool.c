@@ -1,4 +1,4 @@
-#include "producer/client/spool.h"
+#include "producer/client/submit_log/spool.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,36 +1,36 @@
-#include "producer/client/answers.h"
+#include "producer/client/sent_jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct evq_answer {
+struct evq_sent_job {
     char job[EVQ_JOB_ID_BYTES_MAX];
     char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
     char path[]; // Relative to its root.
 };
 
-void evq_answers_init(struct evq_answers *answers)
+void evq_sent_jobs_init(struct evq_sent_jobs *answers)
 {
     memset(answers, 0, sizeof(*answers));
     (void)pthread_mutex_init(&answers->lock, NULL); // Of the default kind it does not fail.
 }
 
-void evq_answers_free(struct evq_answers *answers)
+void evq_sent_jobs_free(struct evq_sent_jobs *answers)
 {
-    for (size_t at = 0; at < EVQ_ANSWERS_MAX; at++) {
+    for (size_t at = 0; at < EVQ_SENT_JOBS_MAX; at++) {
         free(answers->entries[at]);
     }
     (void)pthread_mutex_destroy(&answers->lock); // Nobody holds it.
 }
 
-void evq_answers_note(struct evq_answers *answers, const struct evq_job *job,
-                      const struct evq_submitted *sent)
+void evq_sent_jobs_note(struct evq_sent_jobs *answers, const struct evq_job *job,
+                        const struct evq_submitted *sent)
 {
     const size_t path_bytes = strlen(job->path) + 1;
     const bool ended = sent == NULL || sent->state >= EVQ_JOB_DONE;
 
-    struct evq_answer *entry = calloc(1, sizeof(*entry) + path_bytes);
+    struct evq_sent_job *entry = calloc(1, sizeof(*entry) + path_bytes);
     if (entry == NULL) {
         return;
     }
@@ -38,7 +38,7 @@ void evq_answers_note(struct evq_answers *answers, const struct evq_job *job,
     (void)snprintf(entry->suite, sizeof(entry->suite), "%s", job->suite);
     memcpy(entry->path, job->path, path_bytes);
     (void)pthread_mutex_lock(&answers->lock); // Held for moments.
-    struct evq_answer **place = &answers->entries[answers->count++ % EVQ_ANSWERS_MAX];
+    struct evq_sent_job **place = &answers->entries[answers->count++ % EVQ_SENT_JOBS_MAX];
     free(*place);
     *place = entry;
     (void)pthread_mutex_unlock(&answers->lock); // Held by this thread.
@@ -54,15 +54,15 @@ static bool ends_in(const char *path, const char *tail)
            (path_bytes == tail_bytes || path[path_bytes - tail_bytes - 1] == '/');
 }
 
-bool evq_answers_find(struct evq_answers *answers, const char *path, const char *suite,
-                      char out[EVQ_JOB_ID_BYTES_MAX])
+bool evq_sent_jobs_find(struct evq_sent_jobs *answers, const char *path, const char *suite,
+                        char out[EVQ_JOB_ID_BYTES_MAX])
 {
     bool found = false;
 
     (void)pthread_mutex_lock(&answers->lock); // Held for moments.
-    for (uint64_t back = 1; !found && back <= answers->count && back <= EVQ_ANSWERS_MAX; back++) {
-        const struct evq_answer *entry =
-            answers->entries[(answers->count - back) % EVQ_ANSWERS_MAX];
+    for (uint64_t back = 1; !found && back <= answers->count && back <= EVQ_SENT_JOBS_MAX; back++) {
+        const struct evq_sent_job *entry =
+            answers->entries[(answers->count - back) % EVQ_SENT_JOBS_MAX];
         found = strcmp(entry->suite, suite) == 0 && ends_in(path, entry->path);
         if (found) {
             memcpy(out, entry->job, EVQ_JOB_ID_BYTES_MAX);

@@ -1,4 +1,4 @@
-#include "producer/client/ring.h"
+#include "producer/client/submit_log/ring.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "producer/client/ring_file.h"
+#include "producer/client/submit_log/ring_file.h"
 
 static size_t record_span(size_t payload_bytes)
 {

@@ -2,8 +2,8 @@
  * One submit as it lies in the ring: fixed fields, then NUL-terminated strings. Packing copies
  * everything, allocates nothing and touches no file. Any thread.
  */
-#ifndef EVQ_PRODUCER_REQUEST_H
-#define EVQ_PRODUCER_REQUEST_H
+#ifndef EVQ_PRODUCER_SUBMIT_RECORD_H
+#define EVQ_PRODUCER_SUBMIT_RECORD_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,17 +15,17 @@
  * rest. */
 #if defined(__has_attribute)
 #if __has_attribute(uninitialized)
-#define EVQ_REQUEST_BUFFER __attribute__((uninitialized))
+#define EVQ_SUBMIT_BUFFER __attribute__((uninitialized))
 #endif
 #endif
-#ifndef EVQ_REQUEST_BUFFER
-#define EVQ_REQUEST_BUFFER
+#ifndef EVQ_SUBMIT_BUFFER
+#define EVQ_SUBMIT_BUFFER
 #endif
 
-#define EVQ_REQUEST_PAIRS_MAX  256
-#define EVQ_REQUEST_SUITES_MAX 64
+#define EVQ_SUBMIT_PAIRS_MAX  256
+#define EVQ_SUBMIT_SUITES_MAX 64
 
-struct evq_request { // Strings point into the record.
+struct evq_submit_record { // Strings point into the record.
     int64_t step;
     double epoch; // NaN: unknown.
     int64_t session_ms;
@@ -45,18 +45,19 @@ struct evq_request { // Strings point into the record.
 };
 
 /* Checks and copies. EVQ_E_INVALID names the field; EVQ_E_LIMIT: longer than out_bytes. */
-enum evq_status evq_request_pack(const struct evalq_checkpoint *checkpoint, int64_t session_ms,
-                                 int64_t created_ms, uint8_t *out, size_t out_bytes,
-                                 size_t *ret_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_submit_record_pack(const struct evalq_checkpoint *checkpoint,
+                                       int64_t session_ms, int64_t created_ms, uint8_t *out,
+                                       size_t out_bytes, size_t *ret_bytes,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* EVQ_E_CORRUPT when the bytes are no request. data must outlive *ret_request. */
-enum evq_status evq_request_unpack(const uint8_t *data, size_t bytes,
-                                   struct evq_request *ret_request,
-                                   struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_submit_record_unpack(const uint8_t *data, size_t bytes,
+                                         struct evq_submit_record *ret_request,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The next name of a comma-separated list, into out (a name too long is cut, and still too long);
  * moves *list. false: no more. */
-#define EVQ_REQUEST_SUITE_BYTES (EVQ_JOB_NAME_BYTES_MAX + 2)
-bool evq_request_suite(const char **list, char out[EVQ_REQUEST_SUITE_BYTES]);
+#define EVQ_SUBMIT_SUITE_BYTES (EVQ_JOB_NAME_BYTES_MAX + 2)
+bool evq_submit_record_suite(const char **list, char out[EVQ_SUBMIT_SUITE_BYTES]);
 
 #endif

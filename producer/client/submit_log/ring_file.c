@@ -1,4 +1,4 @@
-#include "producer/client/ring_file.h"
+#include "producer/client/submit_log/ring_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,41 +20,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "producer/client/submit_log/log_directory.h"
 #include "shared/base/clock.h"
 #include "shared/queue/job.h"
 
 #define RING_SUFFIX   ".ring"
 #define RESERVE_TRIES 100
-
-enum evq_status evq_ring_directory(const char *directory, struct evq_error *err)
-{
-    char path[PATH_MAX];
-    size_t bytes = strlen(directory);
-
-    if (bytes == 0 || bytes >= sizeof(path) - 128) {
-        return evq_error_set(err, EVQ_E_INVALID, "ring directory '%s' is empty or too long",
-                             directory);
-    }
-    memcpy(path, directory, bytes + 1);
-    for (char *slash = path + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
-        *slash = '\0';
-        (void)mkdir(path, 0700); // Its failure shows at the last one.
-        *slash = '/';
-    }
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        return evq_error_set(err, EVQ_E_INVALID, "cannot make the ring directory '%s': %s", path,
-                             strerror(errno));
-    }
-    struct stat info;
-    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode) || access(path, W_OK | X_OK) != 0) {
-        return evq_error_set(err, EVQ_E_INVALID, "the ring directory '%s' cannot be written to",
-                             path);
-    }
-    if ((info.st_mode & 0077) != 0) {
-        (void)chmod(path, 0700); // Another's directory: its owner decided.
-    }
-    return EVQ_OK;
-}
 
 static bool ring_path(char *out, size_t out_bytes, const char *directory, const char *queue,
                       const char *run, unsigned number)
@@ -290,7 +261,7 @@ enum evq_status evq_ring_open(const char *directory, const char *queue, const ch
     while (bytes < data_bytes) {
         bytes *= 2;
     }
-    enum evq_status status = evq_ring_directory(directory, err);
+    enum evq_status status = evq_log_directory_make(directory, err);
     for (unsigned number = 0; status == EVQ_OK && number < EVQ_RING_FILES_MAX; number++) {
         enum evq_status tried = ring_try(directory, queue, run, number, bytes, ret_ring, err);
         if (tried != EVQ_E_CONFLICT) {

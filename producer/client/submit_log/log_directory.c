@@ -1,5 +1,7 @@
-#include "producer/client/home.h"
+#include "producer/client/submit_log/log_directory.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,7 +12,35 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "producer/client/ring.h"
+enum evq_status evq_log_directory_make(const char *directory, struct evq_error *err)
+{
+    char path[PATH_MAX];
+    size_t bytes = strlen(directory);
+
+    if (bytes == 0 || bytes >= sizeof(path) - 128) {
+        return evq_error_set(err, EVQ_E_INVALID, "ring directory '%s' is empty or too long",
+                             directory);
+    }
+    memcpy(path, directory, bytes + 1);
+    for (char *slash = path + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        (void)mkdir(path, 0700); // Its failure shows at the last one.
+        *slash = '/';
+    }
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        return evq_error_set(err, EVQ_E_INVALID, "cannot make the ring directory '%s': %s", path,
+                             strerror(errno));
+    }
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode) || access(path, W_OK | X_OK) != 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "the ring directory '%s' cannot be written to",
+                             path);
+    }
+    if ((info.st_mode & 0077) != 0) {
+        (void)chmod(path, 0700); // Another's directory: its owner decided.
+    }
+    return EVQ_OK;
+}
 
 /* Whether the file system's pages may have to wait for another machine. */
 static bool on_network(const char *path)
@@ -40,7 +70,7 @@ static bool usable(const char *path, int64_t room_bytes, struct evq_error *err)
     struct stat info;
     struct statvfs room;
 
-    if (evq_ring_directory(path, err) != EVQ_OK) {
+    if (evq_log_directory_make(path, err) != EVQ_OK) {
         return false;
     }
     // In a directory that everybody may write to, the name may be another's.
@@ -84,8 +114,8 @@ static bool state_directory(char *out, size_t out_bytes)
     return written > 0 && (size_t)written < out_bytes;
 }
 
-enum evq_status evq_home_find(unsigned *at, int64_t room_bytes, char *out, size_t out_bytes,
-                              struct evq_error *err)
+enum evq_status evq_log_directory_find(unsigned *at, int64_t room_bytes, char *out,
+                                       size_t out_bytes, struct evq_error *err)
 {
     static const char *const others[] = {NULL, "/var/tmp", "/dev/shm"};
     struct evq_error error = {.status = EVQ_OK, .message = "there is no other"};

@@ -1,4 +1,4 @@
-#include "producer/client/request.h"
+#include "producer/client/submit_log/submit_record.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -47,7 +47,7 @@ static void put_text(struct writer *writer, const char *text)
 /* The path, made absolute and without "//", "/./" and a slash at its end. */
 static enum evq_status put_path(struct writer *writer, const char *path, struct evq_error *err)
 {
-    EVQ_REQUEST_BUFFER char full[2 * PATH_MAX];
+    EVQ_SUBMIT_BUFFER char full[2 * PATH_MAX];
     size_t used = 0;
     size_t bytes = strlen(path);
 
@@ -84,7 +84,7 @@ static enum evq_status put_path(struct writer *writer, const char *path, struct 
     return EVQ_OK;
 }
 
-bool evq_request_suite(const char **list, char out[EVQ_REQUEST_SUITE_BYTES])
+bool evq_submit_record_suite(const char **list, char out[EVQ_SUBMIT_SUITE_BYTES])
 {
     const char *at = *list + strspn(*list, ", ");
     size_t bytes = strcspn(at, ", ");
@@ -92,7 +92,7 @@ bool evq_request_suite(const char **list, char out[EVQ_REQUEST_SUITE_BYTES])
     if (bytes == 0) {
         return false;
     }
-    size_t kept = bytes < EVQ_REQUEST_SUITE_BYTES - 1 ? bytes : EVQ_REQUEST_SUITE_BYTES - 1;
+    size_t kept = bytes < EVQ_SUBMIT_SUITE_BYTES - 1 ? bytes : EVQ_SUBMIT_SUITE_BYTES - 1;
     memcpy(out, at, kept);
     out[kept] = '\0';
     *list = at + bytes;
@@ -101,9 +101,9 @@ bool evq_request_suite(const char **list, char out[EVQ_REQUEST_SUITE_BYTES])
 
 static bool suite_earlier(const char *list, const char *end, const char *name)
 {
-    char other[EVQ_REQUEST_SUITE_BYTES];
+    char other[EVQ_SUBMIT_SUITE_BYTES];
 
-    while (evq_request_suite(&list, other) && list < end) {
+    while (evq_submit_record_suite(&list, other) && list < end) {
         if (strcmp(other, name) == 0) {
             return true;
         }
@@ -113,14 +113,14 @@ static bool suite_earlier(const char *list, const char *end, const char *name)
 
 static enum evq_status put_suites(struct writer *writer, const char *suites, struct evq_error *err)
 {
-    EVQ_REQUEST_BUFFER char joined[EVQ_REQUEST_SUITES_MAX * (EVQ_JOB_NAME_BYTES_MAX + 1) + 1];
-    char name[EVQ_REQUEST_SUITE_BYTES];
+    EVQ_SUBMIT_BUFFER char joined[EVQ_SUBMIT_SUITES_MAX * (EVQ_JOB_NAME_BYTES_MAX + 1) + 1];
+    char name[EVQ_SUBMIT_SUITE_BYTES];
     const char *at = suites == NULL ? "" : suites;
     const char *all = at;
     size_t used = 0;
     int count = 0;
 
-    while (evq_request_suite(&at, name)) {
+    while (evq_submit_record_suite(&at, name)) {
         size_t bytes = strlen(name);
         const char *end = at;
         if (!evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
@@ -133,9 +133,9 @@ static enum evq_status put_suites(struct writer *writer, const char *suites, str
         if (suite_earlier(all, end, name)) {
             continue;
         }
-        if (count == EVQ_REQUEST_SUITES_MAX) {
+        if (count == EVQ_SUBMIT_SUITES_MAX) {
             return evq_error_set(err, EVQ_E_INVALID, "suites: more than %d names",
-                                 EVQ_REQUEST_SUITES_MAX);
+                                 EVQ_SUBMIT_SUITES_MAX);
         }
         if (count++ > 0) {
             joined[used++] = ',';
@@ -156,9 +156,9 @@ static enum evq_status put_pairs(struct writer *writer, const char *what,
                                  const struct evalq_pair *pairs, size_t count,
                                  struct evq_error *err)
 {
-    if (count > EVQ_REQUEST_PAIRS_MAX) {
+    if (count > EVQ_SUBMIT_PAIRS_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "%s: %zu pairs, at most %d", what, count,
-                             EVQ_REQUEST_PAIRS_MAX);
+                             EVQ_SUBMIT_PAIRS_MAX);
     }
     if (count > 0 && pairs == NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "%s is NULL, with a count of %zu", what, count);
@@ -226,9 +226,9 @@ static enum evq_status head_fill(const struct evalq_checkpoint *checkpoint,
     return EVQ_OK;
 }
 
-enum evq_status evq_request_pack(const struct evalq_checkpoint *checkpoint, int64_t session_ms,
-                                 int64_t created_ms, uint8_t *out, size_t out_bytes,
-                                 size_t *ret_bytes, struct evq_error *err)
+enum evq_status evq_submit_record_pack(const struct evalq_checkpoint *checkpoint,
+                                       int64_t session_ms, int64_t created_ms, uint8_t *out,
+                                       size_t out_bytes, size_t *ret_bytes, struct evq_error *err)
 {
     struct request_head head = {
         .version = REQUEST_VERSION, .session_ms = session_ms, .created_ms = created_ms};
@@ -294,8 +294,9 @@ static const char *take_text(const uint8_t *data, size_t bytes, size_t *at)
     return text;
 }
 
-enum evq_status evq_request_unpack(const uint8_t *data, size_t bytes,
-                                   struct evq_request *ret_request, struct evq_error *err)
+enum evq_status evq_submit_record_unpack(const uint8_t *data, size_t bytes,
+                                         struct evq_submit_record *ret_request,
+                                         struct evq_error *err)
 {
     struct request_head head;
     size_t at = sizeof(head);
@@ -304,21 +305,21 @@ enum evq_status evq_request_unpack(const uint8_t *data, size_t bytes,
     if (whole) {
         memcpy(&head, data, sizeof(head));
         whole = head.version >= 1 && head.version <= REQUEST_VERSION &&
-                head.policy < EVQ_POLICY_COUNT && head.param_count <= EVQ_REQUEST_PAIRS_MAX &&
-                head.tracker_count <= EVQ_REQUEST_PAIRS_MAX;
+                head.policy < EVQ_POLICY_COUNT && head.param_count <= EVQ_SUBMIT_PAIRS_MAX &&
+                head.tracker_count <= EVQ_SUBMIT_PAIRS_MAX;
     }
     if (!whole) {
         return evq_error_set(err, EVQ_E_CORRUPT, "a submit in the ring is of another version");
     }
-    struct evq_request request = {.step = head.step,
-                                  .epoch = head.epoch,
-                                  .session_ms = head.session_ms,
-                                  .created_ms = head.created_ms,
-                                  .priority = head.priority,
-                                  .policy = (enum evq_job_policy)head.policy,
-                                  .keep = head.keep != 0,
-                                  .param_count = head.param_count,
-                                  .tracker_count = head.tracker_count};
+    struct evq_submit_record request = {.step = head.step,
+                                        .epoch = head.epoch,
+                                        .session_ms = head.session_ms,
+                                        .created_ms = head.created_ms,
+                                        .priority = head.priority,
+                                        .policy = (enum evq_job_policy)head.policy,
+                                        .keep = head.keep != 0,
+                                        .param_count = head.param_count,
+                                        .tracker_count = head.tracker_count};
     request.path = take_text(data, bytes, &at);
     request.suites = take_text(data, bytes, &at);
     request.variant = take_text(data, bytes, &at);

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "producer/client/ring.h"
+#include "producer/client/submit_log/ring.h"
 
 #define EVQ_RING_MAGIC        UINT64_C(0x31474e4952515645) // "EVQRING1"
 #define EVQ_RING_VERSION      1

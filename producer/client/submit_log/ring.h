@@ -32,9 +32,6 @@
 
 struct evq_ring;
 
-/* Makes directory with its parents; its own mode becomes 0700. */
-enum evq_status evq_ring_directory(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
-
 /*
  * Opens, in directory, the first ring of (queue, run) that no living process owns, with what it
  * still holds, or makes one of data_bytes (rounded up to a power of two; an existing file keeps its
