@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "producer/client/pins/tree_copy.h"
-#include "producer/client/submit_log/ring.h"
 #include "producer/client/submit_log/log_directory.h"
+#include "producer/client/submit_log/ring.h"
 #include "producer/client/submit_log/ring_file.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
