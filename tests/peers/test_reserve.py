@@ -106,7 +106,7 @@ class ReserveTest(unittest.TestCase):
         submit = Client.submit_state_dict
 
         def noted(client: Client, state: Any, **options: Any) -> bool:
-            size = _state_copy.plan(state).data_bytes
+            size = _state_copy.plan_layout(state).data_bytes
             until(lambda: client._snapshots is not None and client._snapshots.reserved >= size, "the memory is ready")
             found.append(options["step"])
             return submit(client, state, **options)

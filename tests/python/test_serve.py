@@ -18,10 +18,10 @@ from unittest import mock
 
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
-from evalq._serving import Checkpoint, Task, renewed
-from evalq._tensors import safetensors_files
-from evalq._trainer import TrainerFunction, _load_adapter, trainer_function
-from evalq._weights import _state_dict, load_weights, torch_files
+from evalq._serving import Checkpoint, Task, recreated_after_failure
+from evalq._safetensors import safetensors_files
+from evalq._trainer_evaluator import TrainerEvaluator, _load_adapter, make_trainer_evaluator
+from evalq._weights import find_state_dict, load_weights, torch_files
 from evalq.lm_eval import Harness
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -80,19 +80,19 @@ def evaluate(checkpoint, task, report):
         LATE.append(report)
     if what == "next":
         late = LATE.pop()
-        late._told = 0.0  # As if a while had passed.
+        late._sent_at = 0.0  # As if a while had passed.
         thread = threading.Thread(target=late, args=(5, 5, "late"))
         thread.start()
         thread.join()
     if what == "fork":  # A child that goes on in the function's code, as a data loader's may.
         child = os.fork()
         if child == 0:
-            report._told = 0.0
+            report._sent_at = 0.0
             report(9, 9, "from the child")
             os._exit(0)
         os.waitpid(child, 0)
     if what == "loop":
-        report._told = 0.0  # Says two things at once: the second one is the newest.
+        report._sent_at = 0.0  # Says two things at once: the second one is the newest.
         report(2, 2, "the newest")
         while True:
             time.sleep(0.01)
@@ -195,7 +195,7 @@ class ProtocolTest(unittest.TestCase):
             ("text", "TypeError: metric 'accuracy' is str, expected a number", False),
             ("several", "TypeError: metric 'per_class' is Several of shape (2,), expected one number", False),
             ("empty", "ValueError: task 'only' returned no metric", False),
-            ("many", "ValueError: task 'only' returned 257 metrics, allowed 256: make them tasks of their own", False),
+            ("many", "ValueError: task 'only' returned 257 metrics, allowed 256: divide the task", False),
             ("named", "ValueError: task 'only' returned a metric named 'a\\nb' (3 bytes), expected 1 to 128 bytes", False),
             ("long", "(129 bytes), expected 1 to 128 bytes without control characters", False),
             ("list", "TypeError: task 'only' returned list, expected a mapping of metric to number", False),
@@ -248,7 +248,7 @@ class LoadTest(unittest.TestCase):
     def test_environment_without_torch_and_numpy_is_told_so(self) -> None:
         path = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
         with mock.patch.dict(sys.modules, {"torch": None, "numpy": None}):
-            with self.assertRaisesRegex(ImportError, "load.. needs torch or numpy, which /.* has not"):
+            with self.assertRaisesRegex(ImportError, "load.. needs torch or numpy, which /.* does not have"):
                 load_weights(path)
             with self.assertRaisesRegex(ImportError, "load.. needs torch, which"):
                 load_weights(path, "regular", "torch")
@@ -266,7 +266,7 @@ class WhichWeightsTest(unittest.TestCase):
 
     def chosen(self, saved: Any, variant: str) -> Dict[str, float]:
         with mock.patch.dict(sys.modules, {"torch": SimpleNamespace(Tensor=Tensor)}):
-            return {name: tensor.value for name, tensor in _state_dict(saved, variant, "x.pt").items()}
+            return {name: tensor.value for name, tensor in find_state_dict(saved, variant, "x.pt").items()}
 
     def test_variant_is_found_where_frameworks_put_it(self) -> None:
         one, nine = {"w": Tensor(1)}, {"w": Tensor(9)}
@@ -316,7 +316,7 @@ class WhichWeightsTest(unittest.TestCase):
             os.unlink(os.path.join(path, "model.safetensors.index.json"))
             with open(os.path.join(path, ".metadata"), "wb"):
                 pass
-            with mock.patch("evalq._weights._has", return_value=True):
+            with mock.patch("evalq._weights._is_installed", return_value=True):
                 with mock.patch("evalq._weights.load_torch", side_effect=EOFError) as asked:
                     self.assertRaises(EOFError, load_weights, path, "regular", "torch")
             asked.assert_called_once_with(os.path.join(path, "pytorch_model.bin"))
@@ -324,7 +324,7 @@ class WhichWeightsTest(unittest.TestCase):
     def test_regular_weights_are_not_taken_for_averages(self) -> None:
         with self.assertRaisesRegex(ValueError, "no EMA weights.*'x.pt' holds model, epoch"):
             self.chosen({"model": {"w": Tensor(1)}, "epoch": 3}, "ema")
-        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._weights._has", return_value=True):
+        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._weights._is_installed", return_value=True):
             os.mkdir(os.path.join(path, "pytorch_model_fsdp_0"))
             with open(os.path.join(path, "pytorch_model_fsdp_0", ".metadata"), "wb"):
                 pass
@@ -523,8 +523,8 @@ suites:
             makes.append(len(makes))
             return mock.Mock(side_effect=[{"a": makes[-1]}, KeyboardInterrupt])
 
-        with mock.patch("evalq._trainer.TrainerFunction", side_effect=lambda trainer: trainer):
-            function = trainer_function(make)
+        with mock.patch("evalq._trainer_evaluator.TrainerEvaluator", side_effect=lambda trainer: trainer):
+            function = make_trainer_evaluator(make)
             for number in range(3):
                 self.assertEqual(function(self.checkpoint(), Task("a"), mock.Mock()), {"a": number})
                 with self.assertRaises(KeyboardInterrupt):
@@ -551,7 +551,7 @@ suites:
             callback_handler=SimpleNamespace(callbacks=[]), add_callback=lambda callback: None,
         )  # fmt: skip
         with mock.patch.dict(sys.modules, {"transformers": SimpleNamespace(TrainerCallback=object)}):
-            function = TrainerFunction(trainer)
+            function = TrainerEvaluator(trainer)
         harness = Harness.__new__(Harness)
         harness._lm_eval = mock.Mock(**{"simple_evaluate.return_value": {"results": {"a": {"acc": 0.5}}}})
         harness._options, harness._tasks, harness._lm, harness._loaded = mock.Mock(), mock.Mock(), None, None
@@ -585,9 +585,9 @@ suites:
                         _load_adapter(model, {}, path)
 
     def test_trainer_refuses_a_directory_of_model_and_adapter(self) -> None:
-        function = TrainerFunction.__new__(TrainerFunction)
+        function = TrainerEvaluator.__new__(TrainerEvaluator)
         function._trainer = SimpleNamespace(model=SimpleNamespace())
-        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._trainer.load_into") as copied:
+        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._trainer_evaluator.load_into") as copied:
             checkpoint = SimpleNamespace(path=path, load=mock.Mock())
             open(os.path.join(path, "model.safetensors"), "w", encoding="utf-8").close()
             function._load(checkpoint)
@@ -602,14 +602,14 @@ suites:
             (ValueError("one data set"), RuntimeError, "the factory cannot be called again, .* ValueError: one data set"),
             (ConnectionError("hub"), ConnectionError, "^hub$"),  # May go well another time.
         ):
-            function = renewed(mock.Mock(side_effect=[mock.Mock(side_effect=KeyError("first")), second]))
+            function = recreated_after_failure(mock.Mock(side_effect=[mock.Mock(side_effect=KeyError("first")), second]))
             for expected, message in ((KeyError, "first"), (raised, text)):
                 with self.assertRaisesRegex(expected, message):
                     function(mock.Mock(), mock.Mock(), mock.Mock())
 
     def test_model_of_another_tokenizer_is_made_anew(self) -> None:
         harness = Harness.__new__(Harness)
-        harness._options, harness._lm, harness._made_of = mock.Mock(model_args=""), None, None
+        harness._options, harness._lm, harness._definition = mock.Mock(model_args=""), None, None
         made = mock.Mock()
         registry = SimpleNamespace(get_model=lambda kind: made)
         utils = SimpleNamespace(simple_parse_args_string=lambda text: {})

@@ -22,8 +22,9 @@ try:
 except ImportError:
     numpy = None  # type: ignore[assignment]
 
-from evalq import EvalqError, _state_copy, snapshot
-from evalq._tensors import read_safetensors
+from evalq import EvalqError, _snapshot_store, _state_copy
+from evalq._safetensors import read_safetensors
+from evalq._snapshot_directory import SnapshotDirectory, default_root
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
 
@@ -84,7 +85,7 @@ class SnapshotTest(SceneTest):
             self.assertFalse(client.submit_state_dict({"a": numpy.zeros(2, "c16")}, step=1, suites="quick"))
             self.assertFalse(client.submit_state_dict(3, step=1, suites="quick"))
         self.assertIn("holds no tensor", logs.output[0])
-        self.assertIn("complex128 has no place in safetensors", logs.output[1])
+        self.assertIn("safetensors cannot hold a tensor of type complex128", logs.output[1])
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -105,10 +106,10 @@ class BoundTest(SceneTest):
             self.assertEqual({step: end[0] for step, end in ends.items()}, {1: "skipped", 2: "skipped", 3: "done", 4: "done"})
             self.assertEqual(ends[1][1], "dropped from memory for step 3")
             worker.terminate()
-        self.assertIn("step 1: the snapshot was dropped: step 3 needs its room", "\n".join(logs.output))
+        self.assertIn("step 1: the snapshot was dropped: step 3 needs its place", "\n".join(logs.output))
 
     def test_a_variant_that_the_queue_names_otherwise_is_dropped_and_released_as_any(self) -> None:
-        quiet = mock.patch.object(snapshot.Snapshots, "_look_whether_quiet")  # A run that never is.
+        quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("named", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
             for step in (1, 2):
                 self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", variant="ema / 0.999", policy="all"))
@@ -119,11 +120,13 @@ class BoundTest(SceneTest):
             self.assertEqual(ends, {1: "skipped", 2: "done"})
             until(lambda: client.stats().snapshots == 0, "its own end releases it")
             worker.terminate()
-        self.assertIn("step 1: the snapshot was dropped: step 2 needs its room", "\n".join(logs.output))
+        self.assertIn("step 1: the snapshot was dropped: step 2 needs its place", "\n".join(logs.output))
 
     def test_the_end_of_an_earlier_job_of_the_step_is_not_the_snapshots(self) -> None:
         """A run's name is used again, and so are its steps."""
-        unread = mock.patch.object(snapshot.Snapshots, "_read_ends", return_value=False)  # Redis was away.
+        unread = mock.patch.object(
+            _snapshot_store.SnapshotStore, "_read_earlier_ends", return_value=False
+        )  # As if Redis were away.
         for life in (1, 2, 3):
             with self.scene.client("again") as client, unread if life == 3 else contextlib.nullcontext():
                 state = {name: value * life for name, value in weights().items()}
@@ -132,7 +135,7 @@ class BoundTest(SceneTest):
                 snapshots = client._snapshots
                 for _ in range(3):  # Looks that its thread makes, too.
                     with snapshots._condition:
-                        snapshots._release()
+                        snapshots._remove_ended()
                 self.assertEqual(client.stats().snapshots, 1)
                 worker = self.scene.start_worker()
                 self.assertTrue(client.wait(DEADLINE))
@@ -149,7 +152,7 @@ class BoundTest(SceneTest):
 
     def test_the_end_of_a_job_that_still_ran_is_not_the_snapshots(self) -> None:
         """Other weights of the step are another job, which the first one's end says nothing of."""
-        quiet = mock.patch.object(snapshot.Snapshots, "_look_whether_quiet")  # A run that never is.
+        quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("beside") as client:
             for life in (1, 2):
                 state = {name: value * life for name, value in weights().items()}
@@ -164,7 +167,7 @@ class BoundTest(SceneTest):
             self.scene.redis_call("FCALL", "evalq_v1_complete", "1", "evalq:{main}:", job.decode(), token.decode(), "")
             until(lambda: client.stats().snapshots < 2, "the first one's end releases it")
             with client._snapshots._condition:
-                kept = [(list(one.open_jobs.values()), os.path.exists(one.path)) for one in client._snapshots._kept]
+                kept = [(list(one.open_jobs.values()), os.path.exists(one.path)) for one in client._snapshots._submitted]
             self.assertEqual(kept, [(["beside/1/regular/quick~2"], True)])
             worker = self.scene.start_worker()
             self.assertTrue(client.wait(DEADLINE))
@@ -186,10 +189,10 @@ class BoundTest(SceneTest):
                 self.assertTrue(client.flush(DEADLINE))
             states = [self.scene.redis_call("HGET", f"evalq:{{main}}:job:room/{tag}", "state") for tag in ("1/regular/nobody~2", "2/regular/nobody")]
             self.assertEqual(states, [b"skipped\n", b"queued\n"])
-        self.assertIn("step 1: the snapshot was dropped: step 2 needs its room", "\n".join(logs.output))
+        self.assertIn("step 1: the snapshot was dropped: step 2 needs its place", "\n".join(logs.output))
 
     def test_weights_of_a_step_that_is_not_due_go_at_once(self) -> None:
-        quiet = mock.patch.object(snapshot.Snapshots, "_look_whether_quiet")  # A run that never is.
+        quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("due", snapshots=1) as client:
             self.scene.redis_call("HSET", "evalq:{main}:class", "every:second", "2")
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="second"))
@@ -204,15 +207,15 @@ class BoundTest(SceneTest):
             client.submit_state_dict(weights(), step=2, suites="nobody", policy="all")
             self.assertTrue(client.flush(DEADLINE))
             self.assertEqual((client.stats().snapshots, client.stats().snapshots_dropped), (1, 1))
-            self.assertEqual([one.submit.step for one in client._snapshots._kept], [1])
-        self.assertIn("step 2: the snapshot was dropped: the 1 snapshots that are allowed", "\n".join(logs.output))
+            self.assertEqual([one.submit.step for one in client._snapshots._submitted], [1])
+        self.assertIn("step 2: the snapshot was dropped: all 1 snapshots that are allowed", "\n".join(logs.output))
 
     def test_nothing_stays_in_shared_memory_when_the_client_closes(self) -> None:
         client = self.scene.client("closes")
         client.submit_state_dict(weights(), step=1, suites="nobody")
         self.assertTrue(client.flush(DEADLINE))
-        directory = client._snapshots._directory
-        self.assertTrue(directory.startswith(snapshot.default_directory()))
+        directory = client._snapshots._directory.path
+        self.assertTrue(directory.startswith(default_root()))
         self.assertEqual(len([name for name in os.listdir(directory) if name.endswith(".safetensors")]), 1)
         with self.assertLogs("evalq", "WARNING") as logs:
             client.close()
@@ -227,10 +230,8 @@ class DirectoryTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.store = snapshot.Snapshots(
-            open_handle=mock.Mock(), limit=1, submitted=mock.Mock(), log=None, directory=self.root
-        )
-        self.addCleanup(self.store.close)
+        self.directory = SnapshotDirectory(self.root)
+        self.addCleanup(self.directory.remove)
 
     def left(self, name: str, held: bool, old: bool) -> str:
         """A directory as a trainer leaves it, whose lock is held while it lives."""
@@ -248,16 +249,16 @@ class DirectoryTest(unittest.TestCase):
         dead = self.left("dead", held=False, old=True)
         living = self.left("living", held=True, old=True)
         new = self.left("new", held=False, old=False)  # May be read still.
-        self.store._make_directory()
+        self.directory.create()
         self.assertEqual([os.path.exists(path) for path in (dead, living, new)], [False, True, True])
 
     def test_directory_that_others_may_write_to_is_refused(self) -> None:
         for mode in (0o720, 0o702):
             os.chmod(self.root, mode)
-            with self.assertRaisesRegex(EvalqError, "not this user's alone"):
-                self.store._make_directory()
+            with self.assertRaisesRegex(EvalqError, "others can write to it"):
+                self.directory.create()
         os.chmod(self.root, 0o755)
-        self.store._make_directory()
+        self.directory.create()
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -265,10 +266,10 @@ class FileTest(unittest.TestCase):
     """What is written, read back by hand."""
 
     def written(self, state: "Dict[str, Any]", **metadata: str) -> "tuple[Dict[str, Any], bytes]":
-        copy = _state_copy.StateCopier().copy(_state_copy.plan(state), metadata)
+        copy = _state_copy.StateCopier().copy(_state_copy.plan_layout(state), metadata)
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "x.safetensors")
-            _state_copy.write(path, copy)
+            _state_copy.write_file(path, copy)
             self.assertEqual(os.listdir(directory), ["x.safetensors"])
             with open(path, "rb") as file:
                 text = file.read(struct.unpack("<Q", file.read(8))[0])
@@ -342,7 +343,7 @@ class FullTest(unittest.TestCase):
             self.assertNotIn(1, ends)
         text = "\n".join(logs.output)
         self.assertIn("No space left on device", text)
-        self.assertIn("make room in /dev/shm", text)
+        self.assertIn("free space in /dev/shm", text)
         self.assertEqual(len([line for line in logs.output if "was dropped" in line]), 1)
 
 
@@ -427,8 +428,8 @@ worker: {devices: cpu, threads: 1}
     def test_each_of_a_curve_stays_where_all_are_wanted_and_small(self) -> None:
         with self.scene.client("each", snapshots=3) as client:
             snapshots = client._snapshot_store()
-            for limit, kept in ((snapshot._WAITING_BYTES, (2, 3, 4)), (0, (4,))):
-                with mock.patch.object(snapshot, "_WAITING_BYTES", limit), snapshots._condition:  # The writer waits meanwhile.
+            for limit, kept in ((_snapshot_store._UNWRITTEN_BYTES_MAX, (2, 3, 4)), (0, (4,))):
+                with mock.patch.object(_snapshot_store, "_UNWRITTEN_BYTES_MAX", limit), snapshots._condition:  # The writer waits meanwhile.
                     for step in (1, 2, 3, 4):
                         self.assertTrue(
                             client.submit_state_dict(self.state(step), step=step, suites="weights", variant=f"v{limit}", policy="all")
@@ -510,10 +511,10 @@ worker: {devices: cpu, threads: 1}
             os.close(read_fd)
             try:
                 # As at the parent's death: its own descriptor goes, and with it the lock.
-                snapshots = client._snapshots
-                os.close(snapshots._lock_fd)
-                fd = os.open(os.path.join(snapshots._directory, ".lock"), os.O_RDWR)
-                snapshots._lock_fd = fd
+                directory = client._snapshots._directory
+                os.close(directory._lock_fd)
+                fd = os.open(os.path.join(directory.path, ".lock"), os.O_RDWR)
+                directory._lock_fd = fd
                 until(lambda: free(fd), "the child has let go of the lock")
             finally:
                 os.close(write_fd)

@@ -1,14 +1,15 @@
-"""evalq: training writes a checkpoint and goes on; it is evaluated elsewhere.
+"""evalq evaluates the checkpoints of a training on other GPUs, while the training goes on.
 
     import evalq
 
     client = evalq.Client(run="digits")
-    client.submit("out/step-100.safetensors", step=100, suites="quick")   # microseconds
-    for result in client.results():                                      # whatever arrived
+    client.submit("out/step-100.safetensors", step=100, suites="quick")  # takes microseconds
+    for result in client.results():                           # those that have arrived so far
         print(result.step, result.key, result.value)
     client.wait(timeout=600)
 
-An evaluator in Python, kept warm by the worker: ``evalq.serve(function)``; see docs/python.md.
+``evalq.serve(function)`` makes a Python function an evaluator that the worker keeps warm. See
+docs/python.md.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from .result import Best, Result, Stats
 if TYPE_CHECKING:
     from ._local import LocalStack, local
     from ._serving import Checkpoint, EvalRetry, Report, Task, serve
-    from ._lightning import serve_lightning
-    from ._trainer import serve_trainer
+    from ._lightning_evaluator import serve_lightning
+    from ._trainer_evaluator import serve_trainer
 
 __all__ = [
     "Best",
@@ -43,7 +44,7 @@ __all__ = [
     "version",
 ]
 
-# A trainer pays for the client alone.
+# These names are imported at their first use, so that a training imports only the client.
 _LAZY = {
     "local": "_local",
     "LocalStack": "_local",
@@ -52,8 +53,8 @@ _LAZY = {
     "EvalRetry": "_serving",
     "Report": "_serving",
     "Task": "_serving",
-    "serve_trainer": "_trainer",
-    "serve_lightning": "_lightning",
+    "serve_trainer": "_trainer_evaluator",
+    "serve_lightning": "_lightning_evaluator",
 }
 
 

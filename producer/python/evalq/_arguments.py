@@ -1,4 +1,5 @@
-"""Checks arguments from users' code. A wrong one raises EvalqError with one sentence that names it."""
+"""Checks arguments from users' code. A wrong one raises EvalqError with one sentence that names
+it."""
 
 from __future__ import annotations
 

@@ -196,7 +196,8 @@ class Handle:
         return out.value.decode() if code == _library.OK else None
 
     def idle(self, suites: str, needs: str, timeout_ms: int) -> List[str]:
-        """The suites for which a worker is idle; this takes the worker's request. [] also if Redis does not answer."""
+        """The suites for which a worker is idle; this takes the worker's request. [] also if Redis
+        does not answer."""
         out = ctypes.create_string_buffer(len(suites.encode()) + 1)
         code = self.calls.idle(self._pointer, suites.encode(), _bytes(needs), out, len(out), timeout_ms)
         return out.value.decode().split(",") if code == _library.OK else []
@@ -215,7 +216,8 @@ class Handle:
 
 
 def _metric_fn(take: Callable[[Result], None]) -> Any:
-    """Wraps take as a callback for libevalq. take must not raise, because an exception cannot pass through C."""
+    """Wraps take as a callback for libevalq. take must not raise, because an exception cannot pass
+    through C."""
 
     def on_metric(_context: Any, pointer: Any) -> None:
         view = pointer.contents

@@ -1,4 +1,7 @@
-"""Requests of idle workers for new weights. A thread sets them; the training takes them at its next step."""
+"""Requests of idle workers for new weights.
+
+The snapshot thread sets them, and the training takes them at its next step.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ Key = Tuple[str, str]  # Suites separated by commas, and needs as text ("": the 
 
 
 class IdleRequest:
-    """The requests for one kind of job. The training thread reads `suites` without a lock, because it is one assignment."""
+    """The requests for one kind of job. The training thread reads `suites` without a lock, which is
+    safe because only whole values are assigned."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.suites: Optional[Sequence[str]] = None  #: The suites that an idle worker asked for; None: no open request.
-        self.waits = True  #: Whether to ask the workers again; not while the last weights are on their way.
+        self.suites: Optional[Sequence[str]] = None  #: What an idle worker asked for, if any.
+        self.waits = True  #: Whether to ask the workers; not while weights are on their way.
 
-    def settle(self) -> None:
-        """Call it when the weights are in the queue or were dropped: the workers are asked again."""
+    def close(self) -> None:
+        """Call it when the weights are in the queue or were dropped. The workers are asked
+        again."""
         self.waits = True
 
 
@@ -25,35 +30,38 @@ class IdleRequests:
     """All requests of one client. Each request of a worker gets at most one snapshot."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # Reentrant for signal handlers, as in ResultReader.
-        self._asks: Dict[Key, IdleRequest] = {}
+        self._lock = threading.RLock()  # A signal handler may submit in the middle of a submit.
+        self._requests: Dict[Key, IdleRequest] = {}
 
     def find(self, key: Key) -> Optional[IdleRequest]:
-        return self._asks.get(key)
+        """The requests for key; None before add()."""
+        return self._requests.get(key)
 
     def add(self, key: Key) -> IdleRequest:
+        """Begins to ask workers about key. A second call returns the same object."""
         with self._lock:
-            return self._asks.setdefault(key, IdleRequest(key))
+            return self._requests.setdefault(key, IdleRequest(key))
 
     @property
     def waiting(self) -> bool:
-        return any(ask.waits for ask in self._asks.values())
+        """Whether there is anything to ask the workers about."""
+        return any(request.waits for request in self._requests.values())
 
-    def take(self, ask: IdleRequest) -> Optional[Sequence[str]]:
+    def take(self, request: IdleRequest) -> Optional[Sequence[str]]:
         """Takes the requested suites. None: another thread took them first."""
         with self._lock:
-            suites, ask.suites = ask.suites, None
+            suites, request.suites = request.suites, None
             return suites
 
-    def look(self, idle: Callable[[str, str], List[str]]) -> bool:
+    def ask(self, idle: Callable[[str, str], List[str]]) -> bool:
         """Asks the workers about each waiting kind. Returns whether any worker is idle."""
         with self._lock:
-            waiting = [ask for ask in self._asks.values() if ask.waits]
+            waiting = [request for request in self._requests.values() if request.waits]
         found = False
-        for ask in waiting:
-            suites = idle(*ask.key)
+        for request in waiting:
+            suites = idle(*request.key)
             if suites:
-                ask.waits = False
-                ask.suites = suites
+                request.waits = False
+                request.suites = suites
                 found = True
         return found

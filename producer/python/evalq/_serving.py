@@ -1,7 +1,8 @@
-"""The Python side of the persistent evaluator: a function that stays warm between checkpoints.
+"""The Python side of a persistent evaluator, whose function stays warm between checkpoints.
 
-The worker starts this program once per slot and speaks JSON lines with it (docs/evaluators.md). Standard output is
-kept for the protocol: what the function prints goes to standard error, and so into the attempt's log.
+A worker starts this program once per slot. The two exchange lines of JSON; docs/evaluators.md
+describes them. Standard output carries the protocol, so everything that the function prints goes to
+standard error, and from there into the log of the attempt.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ import unicodedata
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
-_REPORT_SECONDS = 0.2  # At most so often is progress told.
-_MESSAGE_BYTES = 2000
-_NAME_BYTES = 128  # Of a metric.
-_METRICS = 256  # Of a task.
-_STD_ERROR = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")  # The worker has the same rule: worker/evaluators/result_files.c.
+_REPORT_SECONDS = 0.2  # The worker hears of progress at most so often.
+_MESSAGE_BYTES_MAX = 2000
+_METRIC_NAME_BYTES_MAX = 128
+_TASK_METRICS_MAX = 256
+# A name such as "acc_stderr,none". worker/evaluators/result_files.c has the same rule.
+_STD_ERROR_NAME = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")
 
 
 class EvalRetry(Exception):
-    """Raised by an evaluation that may succeed when tried again, here or elsewhere."""
+    """Raise it if the evaluation may succeed when it is tried again, here or on another machine."""
 
 
 class _Cancelled(BaseException):
-    """The job is wanted no more. No Exception, so that `except Exception` lets it through."""
+    """Raised in the function when its job is cancelled. It is not an Exception, so that the
+    function's `except Exception` does not catch it."""
 
 
 class Task(str):
-    """One task of the suite: its name, with what the worker's configuration says of it, all as text."""
+    """One task of the suite. The string is its name; the attributes are the task's settings in the
+    worker's configuration, all as text."""
 
     type: str
     model: Dict[str, str]
@@ -55,26 +59,27 @@ class Task(str):
 
     @property
     def name(self) -> str:
+        """The task's name, as a plain str."""
         return str(self)
 
 
 @dataclass
 class Checkpoint:
-    """What is to be evaluated."""
+    """The checkpoint that the function evaluates."""
 
-    path: str  #: File or directory; where a `prepare` ran, its output.
+    path: str  #: A file or directory. If the suite has a `prepare`, this is its output.
     step: int
     run: str
-    variant: str  #: "regular", "ema", or the name that submit gave.
+    variant: str  #: "regular", "ema", or the name that was submitted.
     suite: str
-    params: Dict[str, str]
+    params: Dict[str, str]  #: The `params` of the submit.
     epoch: Optional[float] = None
-    source: str = ""  #: The checkpoint itself, before `prepare`.
-    job: str = ""
+    source: str = ""  #: The submitted checkpoint, before `prepare`.
+    job: str = ""  #: The job's id.
     tags: Dict[str, str] = field(default_factory=dict)
-    attempt: int = 1
-    shard: Optional[Tuple[int, int]] = None  #: (index, count) where the suite is sharded.
-    scratch: str = ""  #: A directory for files of this attempt, removed after it.
+    attempt: int = 1  #: 1 for the first attempt.
+    shard: Optional[Tuple[int, int]] = None  #: (index, count) if the suite is sharded.
+    scratch: str = ""  #: A directory for temporary files; it is removed after the attempt.
     _loaded: Optional[Dict[str, Any]] = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -97,40 +102,52 @@ class Checkpoint:
         )
 
     def load(self, framework: Optional[str] = None) -> Dict[str, Any]:
-        """The weights as a dictionary of name to tensor, on the CPU; loaded once, however many tasks ask.
+        """Returns the weights as a dictionary of name to tensor, on the CPU.
 
-        From safetensors (a file, a sharded directory) or what torch.save wrote (no code of it runs, and
-        objects beside the weights are passed over); "state_dict", "model_state_dict" and "model" are looked into, for another variant than "regular" its
-        own keys first; for "ema" a file of regular weights alone is refused. "module." and "_orig_mod." before every
-        name are removed. framework: "torch", "numpy"; by default torch where it is installed.
+        framework  "torch" or "numpy". Default: torch if it is installed. Without this argument, the
+                   weights are loaded once for all tasks of the job.
+
+        Reads safetensors and the files of torch.save(), DCP and DeepSpeed. No code in the file
+        runs. It looks for a state dict under keys such as "state_dict" and "model", and for another
+        variant than "regular" under that variant's keys. The prefixes "module." and "_orig_mod."
+        are removed if all names have them.
+
+        Raises ValueError if there are no such weights, for example no EMA weights; ImportError if
+        the framework is missing; OSError if a file cannot be read.
         """
-        if framework is not None or self._loaded is None:
-            from ._weights import load_weights
+        if framework is None and self._loaded is not None:
+            return self._loaded
+        from ._weights import load_weights
 
-            loaded = load_weights(self.path, self.variant, framework)
-            if framework is not None:
-                return loaded
+        loaded = load_weights(self.path, self.variant, framework)
+        if framework is None:
             self._loaded = loaded
-        return self._loaded
+        return loaded
 
 
 class Report:
-    """Tells the worker how far the evaluation is; call it as report(done, total). It also is where a cancelled
-    evaluation ends."""
+    """Tells the worker the progress: report(done, total), in any unit. Call it as often as you
+    like.
 
-    def __init__(self, send: Callable[[Mapping[str, Any]], None], cancelled: Callable[[], bool]) -> None:
+    If the job was cancelled, the call ends the evaluation.
+    """
+
+    def __init__(
+        self, send: Callable[[Mapping[str, Any]], None], cancelled: Callable[[], bool]
+    ) -> None:
         self._send = send
         self._cancelled = cancelled
-        self._told = 0.0
-        self.note = ""  #: A sentence on how the metrics came about, which is kept with the result.
+        self._sent_at = 0.0
+        self.note = ""  #: Set it to a sentence about the metrics; the result keeps it.
 
     def __call__(self, done: int = -1, total: int = -1, status: str = "") -> None:
+        """done and total: -1 means unknown. status: a few words about the current activity."""
         if self._cancelled():
             raise _Cancelled()
         now = time.monotonic()
-        if now - self._told < _REPORT_SECONDS:
+        if now - self._sent_at < _REPORT_SECONDS:
             return
-        self._told = now
+        self._sent_at = now
         line: Dict[str, Any] = {"type": "progress", "done": int(done), "total": int(total)}
         if status:
             line["status"] = status
@@ -141,20 +158,90 @@ Metrics = Mapping[str, Any]
 Function = Callable[[Checkpoint, Task, Report], Metrics]
 
 
-@dataclass
-class _Job:
-    line: Mapping[str, Any]
-    cancelled: bool = False
-    running: bool = False
-    ended: bool = False
+def serve(function: Function) -> None:
+    """Calls function(checkpoint, task, report) -> {metric: number} for each task of each
+    checkpoint.
+
+    Call it in a program that the worker's configuration names as a persistent evaluator. It returns
+    when the worker ends. All calls come from this thread, one at a time; what the function keeps in
+    variables stays warm.
+
+    A metric "n" is the number of samples, and "acc_stderr" is the standard error of "acc". An
+    exception ends the job with its message. EvalRetry, and errors of the machine such as running
+    out of memory, have the job tried again.
+    """
+    in_fd, out_fd = os.dup(0), os.dup(1)
+    null_fd = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_fd, 0)  # The function must not read the worker's lines from standard input,
+    os.close(null_fd)
+    sys.stdout.flush()
+    os.dup2(2, 1)  # and must not write between ours on standard output.
+    Server(function, in_fd, out_fd).run()
+
+
+def recreated_after_failure(make: Callable[[], Function]) -> Function:
+    """Returns a function that calls make()'s function, and calls make() again after each evaluation
+    that failed or was cancelled: the user's objects may hold sums of the unfinished evaluation."""
+    current: Optional[Function] = make()
+
+    def make_again() -> Function:
+        try:
+            return make()
+        except Exception as error:
+            if _may_succeed_later(error):
+                raise
+            raise RuntimeError(
+                "the factory cannot be called again, which is necessary after an evaluation that"
+                f" failed or was cancelled: {type(error).__name__}: {error}"
+            ) from error
+
+    def evaluate(checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
+        nonlocal current
+        if current is None:
+            gc.collect()  # This frees the old model before there is a new one.
+            current = make_again()
+        function, current = current, None
+        metrics = function(checkpoint, task, report)
+        current = function
+        return metrics
+
+    return evaluate
+
+
+def _checked_metrics(task: str, metrics: Any) -> Dict[str, Union[int, float, str]]:
+    """The function's metrics in the form of the protocol. Raises what the worker would refuse, with
+    a message that names the metric."""
+    if not isinstance(metrics, Mapping):
+        kind = type(metrics).__name__
+        raise TypeError(f"task '{task}' returned {kind}, expected a mapping of metric to number")
+    if not metrics:
+        raise ValueError(f"task '{task}' returned no metric")
+    numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}
+    count = 0
+    for name in numbers:
+        size = len(name.encode("utf-8", "surrogatepass"))
+        control = any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
+        if control or not 1 <= size <= _METRIC_NAME_BYTES_MAX:
+            raise ValueError(
+                f"task '{task}' returned a metric named {name[:60]!r} ({size} bytes), expected 1 to"
+                f" {_METRIC_NAME_BYTES_MAX} bytes without control characters"
+            )
+        count += name != "n" and not _STD_ERROR_NAME.match(name)
+    if count > _TASK_METRICS_MAX:
+        raise ValueError(
+            f"task '{task}' returned {count} metrics, allowed {_TASK_METRICS_MAX}: divide the task"
+        )
+    return numbers
 
 
 def _number(name: str, value: Any) -> Union[int, float, str]:
+    """The value as JSON has it, which writes NaN and the infinities as text."""
     if hasattr(value, "item") and not isinstance(value, (int, float)):
         shape = tuple(getattr(value, "shape", ()))
         if math.prod(shape) != 1:
-            raise TypeError(f"metric '{name}' is {type(value).__name__} of shape {shape}, expected one number")
-        value = value.item()  # A scalar of numpy or torch.
+            kind = type(value).__name__
+            raise TypeError(f"metric '{name}' is {kind} of shape {shape}, expected one number")
+        value = value.item()
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
@@ -166,85 +253,52 @@ def _number(name: str, value: Any) -> Union[int, float, str]:
     raise TypeError(f"metric '{name}' is {type(value).__name__}, expected a number")
 
 
-def _check_names(task: str, numbers: Mapping[str, Any]) -> None:
-    """What the worker would refuse, said where it comes from."""
-    own = 0
-    for name in numbers:
-        size = len(name.encode("utf-8", "surrogatepass"))
-        if not 1 <= size <= _NAME_BYTES or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-            raise ValueError(
-                f"task '{task}' returned a metric named {name[:60]!r} ({size} bytes), expected 1 to {_NAME_BYTES} bytes"
-                " without control characters"
-            )
-        own += name != "n" and not _STD_ERROR.match(name)
-    if own > _METRICS:
-        raise ValueError(f"task '{task}' returned {own} metrics, allowed {_METRICS}: make them tasks of their own")
-
-
-def _retry(error: BaseException) -> bool:
-    """Whether the same may go well another time: what the machine, not the evaluation, is to blame for."""
+def _may_succeed_later(error: BaseException) -> bool:
+    """Whether another attempt may succeed, because the cause is the machine or the network."""
     if isinstance(error, (EvalRetry, MemoryError, ConnectionError, TimeoutError)):
         return True
     if isinstance(error, OSError):
-        return not isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError))
-    return type(error).__name__ == "OutOfMemoryError" or _sick(error)
+        lasting = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+        return not isinstance(error, lasting)
+    return type(error).__name__ == "OutOfMemoryError" or _breaks_process(error)
 
 
-def _sick(error: BaseException) -> bool:
-    """After some faults a CUDA context gives nothing but faults: the process must be replaced."""
+def _breaks_process(error: BaseException) -> bool:
+    """Whether a new process is needed, because after this error every CUDA call fails."""
     text = str(error)
-    return isinstance(error, RuntimeError) and ("CUDA error" in text or "CUBLAS_STATUS" in text or "NCCL error" in text)
+    causes = ("CUDA error", "CUBLAS_STATUS", "NCCL error")
+    return isinstance(error, RuntimeError) and any(cause in text for cause in causes)
 
 
 def _message(error: BaseException) -> str:
-    """The exception's type and whole message in one line, and where in the user's code it was raised. One of our own is
-    `evalq_plain`: its text says all."""
+    """The exception's type and message in one line, and the place in the user's code that raised
+    it. An exception with the attribute evalq_plain is one of evalq's own; its text is enough."""
     if getattr(error, "evalq_plain", False):
-        return " ".join(str(error).split())[:_MESSAGE_BYTES]
+        return " ".join(str(error).split())[:_MESSAGE_BYTES_MAX]
     lines = traceback.format_exception_only(type(error), error)
-    # A message may have lines of its own, the first of which says what it is about; before a SyntaxError's stand others.
+    # The last line of a SyntaxError is its message; other messages may have several lines.
     text = " ".join((lines[-1] if isinstance(error, SyntaxError) else "".join(lines)).split())
-    where = ""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = os.path.dirname(os.path.abspath(__file__))
-    for frame in reversed(frames):
-        if not os.path.abspath(frame.filename).startswith(ours + os.sep):
-            where = f" ({os.path.basename(frame.filename)}:{frame.lineno})"
+    place = ""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not os.path.abspath(frame.filename).startswith(package):
+            place = f" ({os.path.basename(frame.filename)}:{frame.lineno})"
             break
-    return text[: _MESSAGE_BYTES - len(where)] + where
+    return text[: _MESSAGE_BYTES_MAX - len(place)] + place
 
 
-def renewed(make: Callable[[], Function]) -> Function:
-    """What make() gives; after an evaluation that was cut short it is made anew: what was summed by then lies in objects
-    of the user's, and would be added to the next checkpoint's."""
-    made: Optional[Function] = make()
+@dataclass
+class _Job:
+    """One job of the worker. The server's lock guards the flags."""
 
-    def again() -> Function:
-        try:
-            return make()
-        except Exception as error:
-            if _retry(error):
-                raise
-            raise RuntimeError(
-                "the factory cannot be called again, as it is after an evaluation that failed or was cancelled:"
-                f" {type(error).__name__}: {error}"
-            ) from error
-
-    def evaluate(checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
-        nonlocal made
-        if made is None:
-            gc.collect()  # The model that is replaced.
-            made = again()
-        function, made = made, None
-        metrics = function(checkpoint, task, report)
-        made = function
-        return metrics
-
-    return evaluate
+    line: Mapping[str, Any]
+    cancelled: bool = False
+    running: bool = False
 
 
 class Server:
-    """Takes jobs from one file descriptor, answers on another, calls the function in between on this thread."""
+    """Reads jobs from in_fd and writes answers to out_fd. run() calls the function on its thread; a
+    second thread reads, so that a job can be cancelled."""
 
     def __init__(self, function: Function, in_fd: int, out_fd: int) -> None:
         self._function = function
@@ -258,7 +312,8 @@ class Server:
         self._pid = os.getpid()
 
     def run(self) -> None:
-        """Until the worker says exit or is gone."""
+        """Evaluates jobs until the worker ends. Raises SystemExit if the process became
+        unusable."""
         threading.Thread(target=self._read, name="evalq-jobs", daemon=True).start()
         self._send({"type": "ready"})
         while True:
@@ -266,14 +321,15 @@ class Server:
             if job is None:
                 return
             try:
-                answer, sick = self._work(job)
-            except _Cancelled:  # It came when the work was just over.
-                answer, sick = {"type": "error", "message": "cancelled", "final": True}, False
-            self._send_of(job, answer)
-            if sick:
-                sys.exit("evalq.serve: this process is not used any further; the worker starts another")
+                answer, broken = self._evaluate(job)
+            except _Cancelled:  # It was raised just after the evaluation.
+                answer, broken = _cancelled_answer(), False
+            self._send_for(job, answer)
+            if broken:
+                sys.exit("evalq.serve: this process is unusable; the worker starts another one")
 
-    def _work(self, job: _Job) -> "Tuple[Dict[str, Any], bool]":
+    def _evaluate(self, job: _Job) -> "Tuple[Dict[str, Any], bool]":
+        """Returns the job's last line, and whether the process became unusable."""
         checkpoint = Checkpoint._of(job.line)
         try:
             with self._lock:
@@ -281,46 +337,42 @@ class Server:
                     raise _Cancelled()
                 job.running = True
             for line in job.line["tasks"]:
-                self._task(job, checkpoint, Task._of(line))
+                self._evaluate_task(job, checkpoint, Task._of(line))
             return {"type": "done"}, False
         except _Cancelled:
-            return {"type": "error", "message": "cancelled", "final": True}, False
+            return _cancelled_answer(), False
         except Exception as error:
             traceback.print_exc()
-            return {"type": "error", "message": _message(error), "final": not _retry(error)}, _sick(error)
+            answer = _error_answer(_message(error), final=not _may_succeed_later(error))
+            return answer, _breaks_process(error)
         except SystemExit as error:
             traceback.print_exc()
-            return {"type": "error", "message": f"the function ended the program: {error}", "final": True}, True
+            return _error_answer(f"the function ended the program: {error}", final=True), True
         finally:
             with self._lock:
                 job.running = False
-                job.ended = True
             checkpoint._loaded = None
             sys.stdout.flush()
             sys.stderr.flush()
 
-    def _task(self, job: _Job, checkpoint: Checkpoint, task: Task) -> None:
-        report = Report(lambda line: self._send_of(job, line), lambda: job.cancelled)
+    def _evaluate_task(self, job: _Job, checkpoint: Checkpoint, task: Task) -> None:
+        report = Report(lambda line: self._send_for(job, line), lambda: job.cancelled)
         metrics = self._function(checkpoint, task, report)
-        if not isinstance(metrics, Mapping):
-            raise TypeError(f"task '{task}' returned {type(metrics).__name__}, expected a mapping of metric to number")
-        if not metrics:
-            raise ValueError(f"task '{task}' returned no metric")
-        numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}
-        _check_names(str(task), numbers)
+        numbers = _checked_metrics(str(task), metrics)
         line: Dict[str, Any] = {"type": "task", "task": str(task), "metrics": numbers}
         if report.note:
             line["note"] = report.note
-        self._send_of(job, line)
+        self._send_for(job, line)
 
-    def _send_of(self, job: _Job, line: Mapping[str, Any]) -> None:
-        """A line that says of which job it is: a thread of the function's may speak when the next one has begun."""
+    def _send_for(self, job: _Job, line: Mapping[str, Any]) -> None:
+        """Sends a line that names its job, because a thread that the function started may report
+        after the next job has begun."""
         turn = job.line.get("turn")
         self._send(line if turn is None else {**line, "turn": turn})
 
     def _send(self, line: Mapping[str, Any]) -> None:
         if os.getpid() != self._pid:
-            return  # A child that the function forked is not the one the worker speaks with.
+            return  # The worker expects lines from this process only, not from forked children.
         data = memoryview(json.dumps(line).encode() + b"\n")
         with self._write_lock:
             while data:
@@ -348,22 +400,16 @@ class Server:
             return
         with self._lock:
             job.cancelled = True
-            if job.running:  # Raised at its next bytecode, so that it need not call report().
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), ctypes.py_object(_Cancelled))
+            if job.running:
+                # This raises _Cancelled in the function even if it never calls report().
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread_id), ctypes.py_object(_Cancelled)
+                )
 
 
-def serve(function: Function) -> None:
-    """Evaluates with function(checkpoint, task, report) -> {metric: number} until the worker is done with it.
+def _error_answer(message: str, final: bool) -> Dict[str, Any]:
+    return {"type": "error", "message": message, "final": final}
 
-    Called by a program that a worker started as a persistent evaluator; returns when the worker says so. The
-    function is called once for each task of each checkpoint, always on this thread; what it keeps in variables stays
-    warm. A metric "n" is the number of samples, "acc_stderr" the standard error of "acc". An exception ends the job
-    with its message; EvalRetry, or running out of memory, has it tried again.
-    """
-    in_fd, out_fd = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # Nobody else reads what the worker says,
-    os.close(null)
-    sys.stdout.flush()
-    os.dup2(2, 1)  # or writes where it listens.
-    Server(function, in_fd, out_fd).run()
+
+def _cancelled_answer() -> Dict[str, Any]:
+    return _error_answer("cancelled", final=True)

@@ -1,4 +1,4 @@
-"""Which runs the trackers of this process have open, so that results find their way to them."""
+"""Finds the open W&B and MLflow runs of this process, so that results reach the same runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def _wandb(module: Any) -> Dict[str, Any]:
     run = getattr(module, "run", None)
     if run is None:
         return {}
-    named = {"project": "project", "entity": "entity", "group": "group", "run_id": "id"}
-    return {f"wandb_{name}": getattr(run, attribute, None) for name, attribute in named.items()}
+    attributes = {"project": "project", "entity": "entity", "group": "group", "run_id": "id"}
+    return {f"wandb_{key}": getattr(run, name, None) for key, name in attributes.items()}
 
 
 def _mlflow(module: Any) -> Dict[str, Any]:
@@ -21,14 +21,14 @@ def _mlflow(module: Any) -> Dict[str, Any]:
 
 
 def open_trackers(given: Optional[Mapping[str, Any]]) -> Dict[str, str]:
-    """What was given, and besides it what those trackers say that the training has imported itself."""
+    """Returns given, and adds the open runs of the trackers that the training has imported."""
     found: Dict[str, Any] = {}
-    for name, ask in (("wandb", _wandb), ("mlflow", _mlflow)):
+    for name, find in (("wandb", _wandb), ("mlflow", _mlflow)):
         module = sys.modules.get(name)
         if module is not None:
             try:
-                found.update(ask(module))
-            except Exception:  # A tracker's own trouble is no reason to submit nothing.
+                found.update(find(module))
+            except Exception:  # An error in a tracker must not prevent the submit.
                 continue
     known = {key: str(value) for key, value in found.items() if value}
     return {**known, **(given or {})}

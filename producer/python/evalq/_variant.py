@@ -1,4 +1,5 @@
-"""Compares a variant's name in the training with its name in the queue, which may be shortened and hashed."""
+"""Compares a variant's name in the training with its name in the queue, which may be shortened and
+hashed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ _MAPPED = "?"  # Stands for the hash; no name in the queue contains it.
 
 
 def curve(variant: str) -> str:
-    """The variant's name. If the queue maps it (evq_job_map_name()), the part before the hash, followed by "?"."""
+    """The variant's name. If the queue maps it (evq_job_map_name()), the part before the hash,
+    followed by "?"."""
     if re.fullmatch(r"(?!\.\.?$)[A-Za-z0-9._-]{1,32}", variant or "regular"):
         return variant or "regular"
     return re.sub(r"-?[^A-Za-z0-9._-]+", "-", variant)[:23].rstrip("-") + _MAPPED

@@ -1,8 +1,8 @@
 """The client for a training process.
 
-It never raises into training unless you ask for it, and waits only in calls that take a timeout. While Redis is
-away, libevalq keeps the submits and sends them later. Any thread may call any method. After fork(), the child's
-first call opens its own client.
+It never raises into training unless you ask for it, and waits only in calls that take a timeout.
+While Redis is away, libevalq keeps the submits and sends them later. Any thread may call any
+method. After fork(), the child's first call opens its own client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
     from ._idle_requests import IdleRequest
-    from .snapshot import Snapshots
+    from ._snapshot_store import SnapshotStore
 
 _LIMIT_SECONDS = 86400.0
 _SLICE_MS = 200  # A wait is cut into slices, so that Ctrl-C can end it.
@@ -59,7 +59,7 @@ class Client:
     """
 
     _handle: Optional[Handle]
-    _snapshots: "Optional[Snapshots]"
+    _snapshots: "Optional[SnapshotStore]"
     _refusals: int
     _last_refusal: str
 
@@ -129,8 +129,8 @@ class Client:
     ) -> bool:
         """Submits the checkpoint at path (a file or a directory); returns in microseconds.
 
-        Call it after the save. If a save in the background still writes, the client waits until the checkpoint is
-        complete. The client pins it within moments; then the training may delete it.
+        Call it after the save. If a save in the background still writes, the client waits until the
+        checkpoint is complete. The client pins it within moments; then the training may delete it.
 
         suites    "quick", "quick,full" or ["quick", "full"]: names from the workers' configuration.
         variant   Which weights of the step: "regular", "ema", or your own name. Each variant has its own curve.
@@ -143,7 +143,8 @@ class Client:
         needs     Replaces the suite's needs: {"gpus": 2, "gpu_memory": "40GiB", "labels": ["a100"]}, any of them, or
                   the same as text. {}: only a slot.
 
-        Returns True if accepted: the submit survives the death of this process and the absence of Redis.
+        Returns True if accepted: the submit survives the death of this process and the absence of
+        Redis.
         """
         try:
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
@@ -176,12 +177,12 @@ class Client:
     ) -> bool:
         """Submits weights that were never saved: they become a safetensors file in shared memory.
 
-        The calling thread waits for one copy of the tensors to host memory; a background thread writes and submits.
-        state_dict maps names to torch tensors or numpy arrays (nested mappings get dotted names; other values are
-        left out), or is a function that returns such a mapping. At most ``snapshots`` are in shared memory: a new
-        one replaces the oldest that no worker has claimed, and the log says so. Each is removed when its jobs have
-        ended. Workers on this host read it in place; others fetch it from this process. metadata goes into the
-        file's header.
+        The calling thread waits for one copy of the tensors to host memory; a background thread
+        writes and submits. state_dict maps names to torch tensors or numpy arrays (nested mappings
+        get dotted names; other values are left out), or is a function that returns such a mapping.
+        At most ``snapshots`` are in shared memory: a new one replaces the oldest that no worker has
+        claimed, and the log says so. Each is removed when its jobs have ended. Workers on this host
+        read it in place; others fetch it from this process. metadata goes into the file's header.
 
         when      "now", or "idle": only if a worker of one of the suites has nothing else to do; otherwise returns
                   False in microseconds. Called at every step, it lets a spare GPU evaluate the newest weights
@@ -189,11 +190,11 @@ class Client:
 
         Returns True if the copy was made. A later error, such as a full /dev/shm, is logged once.
         """
-        ask: Optional[IdleRequest] = None
+        request: Optional[IdleRequest] = None
         try:
             if when != "now":
-                ask = self._asked(when, state_dict, suites, needs)
-                wanted = self._snapshot_store().asks.take(ask) if ask is not None else None
+                request = self._idle_request(when, state_dict, suites, needs)
+                wanted = self._snapshot_store().requests.take(request) if request is not None else None
                 if wanted is None:
                     return False
                 suites = wanted
@@ -201,18 +202,18 @@ class Client:
             metadata = _arguments.mapping("metadata", metadata)
             self._open()
             given = state_dict() if callable(state_dict) else state_dict
-            self._snapshot_store().put(given, submit, metadata, ask)
+            self._snapshot_store().put(given, submit, metadata, request)
         except Exception as error:  # Any error: training continues.
-            if ask is not None:
-                ask.settle()
+            if request is not None:
+                request.close()
             return self._not_taken(error, step)
         return True
 
     def reserve_state_dict(self, state_dict: Mapping[str, Any]) -> bool:
         """Allocates memory for a copy of such a state dict in the background.
 
-        New memory can cost several times as much as the copy; without this call, the first submit_state_dict()
-        waits for it.
+        New memory can cost several times as much as the copy; without this call, the first
+        submit_state_dict() waits for it.
         """
         try:
             self._open()
@@ -224,9 +225,9 @@ class Client:
     # -- results
 
     def results(self) -> Iterator[Result]:
-        """Yields the results since the last call; never waits. The first call begins with all results of the run,
-        also those of earlier processes. At most the newest 20,000 unread results are kept; stats() counts the
-        rest."""
+        """Yields the results since the last call; never waits. The first call begins with all
+        results of the run, also those of earlier processes. At most the newest 20,000 unread
+        results are kept; stats() counts the rest."""
         try:
             self._start_reader()
         except Exception as error:  # Any error: training continues.
@@ -234,11 +235,12 @@ class Client:
         return self._results.drain()
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Waits until everything submitted is in Redis and no job of the run is open, or timeout seconds passed.
+        """Waits until everything submitted is in Redis and no job of the run is open, or timeout
+        seconds passed.
 
-        Returns True if all jobs have ended; results() then has everything (the newest 20,000). It keeps waiting
-        while Redis is away. Returns False as soon as only checkpoints are left that no root contains: they are
-        submitted when the configuration has the root.
+        Returns True if all jobs have ended; results() then has everything (the newest 20,000). It
+        keeps waiting while Redis is away. Returns False as soon as only checkpoints are left that
+        no root contains: they are submitted when the configuration has the root.
         """
         try:
             deadline = _deadline(timeout)
@@ -281,8 +283,8 @@ class Client:
     def best(
         self, metric: Optional[str] = None, mode: Optional[str] = None, *, timeout: float = 2.0
     ) -> Optional[Best]:
-        """The best checkpoint so far; None if there is no result yet, or Redis does not answer. A metric that the run
-        does not have is an error that names the existing ones.
+        """The best checkpoint so far; None if there is no result yet, or Redis does not answer. A
+        metric that the run does not have is an error that names the existing ones.
 
         metric  "eval/digits/accuracy"; None: the first that the logger keeps.
         mode    "max" or "min": this client compares all results of regular weights that arrived; NaN and infinite
@@ -346,13 +348,14 @@ class Client:
             submit_ns_total=total("submit_ns_total"),
             submit_ns_max=max([0] + [int(view.submit_ns_max) for view in views]),
             connected=any(view.connected for view in views),  # Snapshots have a connection of their own.
-            snapshots=snapshots.held if snapshots is not None else 0,
+            snapshots=snapshots.in_memory if snapshots is not None else 0,
             snapshots_dropped=snapshots.dropped if snapshots is not None else 0,
             results_dropped=self._results.dropped,
         )
 
     def flush(self, timeout: Optional[float] = None) -> bool:
-        """Until everything submitted so far is in Redis. False: the timeout passed, or Redis is away."""
+        """Until everything submitted so far is in Redis. False: the timeout passed, or Redis is
+        away."""
         try:
             deadline = _deadline(timeout)
             handle = self._open()
@@ -372,9 +375,9 @@ class Client:
             return self._fail(error, "flush: ")
 
     def close(self) -> None:
-        """Waits until everything that is ready was sent, at most ``close_seconds``, then stops. A warning says how
-        many submits are left. They stay on disk for the next client of the run, or for ``evalq scan``. Snapshots that
-        nobody claimed are dropped."""
+        """Waits until everything that is ready was sent, at most ``close_seconds``, then stops. A
+        warning says how many submits are left. They stay on disk for the next client of the run, or
+        for ``evalq scan``. Snapshots that nobody claimed are dropped."""
         self._closed = True
         self._results.stop()
         with self._lock:
@@ -424,11 +427,12 @@ class Client:
         self._last_refusal = ""
 
     def _forked(self) -> None:
-        """Runs in a forked child: everything belongs to the parent, and its locks may never be released."""
+        """Runs in a forked child: everything belongs to the parent, and its locks may never be
+        released."""
         snapshots = self._snapshots
         self._reset()
         if snapshots is not None:
-            snapshots.forget()
+            snapshots.abandon()
 
     def _open(self) -> Handle:
         handle = self._handle
@@ -461,43 +465,45 @@ class Client:
         ).start()
         return handle
 
-    def _asked(
+    def _idle_request(
         self, when: str, state_dict: StateDict, suites: Suites, needs: Optional[Needs]
     ) -> "Optional[IdleRequest]":
-        """The open request of an idle worker; None: there is none. The first call starts asking the workers."""
+        """The open request of an idle worker; None: there is none. The first call starts asking the
+        workers."""
         if when != "idle":
             raise EvalqError(f"when is {_arguments.shown(when)}, expected now or idle")
         key = (_arguments.names("suites", suites), needs_text(needs) or "")
         snapshots = self._snapshots
-        ask = snapshots.asks.find(key) if snapshots is not None else None
-        if ask is None:
+        request = snapshots.requests.find(key) if snapshots is not None else None
+        if request is None:
             self._open()
-            self._snapshot_store().ask(*key)
+            self._snapshot_store().add_request(*key)
             if not callable(state_dict):
                 self._snapshot_store().reserve(state_dict)
             return None
-        return ask if ask.suites is not None else None
+        return request if request.suites is not None else None
 
-    def _snapshot_store(self) -> "Snapshots":
+    def _snapshot_store(self) -> "SnapshotStore":
         with self._lock:
             if self._snapshots is None:
-                from .snapshot import Snapshots
+                from ._snapshot_store import SnapshotStore
 
-                self._snapshots = Snapshots(
+                self._snapshots = SnapshotStore(
                     open_handle=lambda: self._open_handle({"pin_disabled": 1, "run": self.run}),
                     limit=self._snapshot_limit,
-                    submitted=self._submitted,
+                    on_submitted=self._submitted,
                     log=self._log,
                     directory=self._snapshot_directory,
                 )
             return self._snapshots
 
     @staticmethod
-    def _all_rooted(snapshots: "Snapshots") -> bool:
-        """Returns True, or raises EvalqError if no root contains a snapshot; the main handle does not know these."""
-        if snapshots.rootless > 0:
+    def _all_rooted(snapshots: "SnapshotStore") -> bool:
+        """Returns True, or raises EvalqError if no root contains a snapshot; the main handle does
+        not know these."""
+        if snapshots.without_root > 0:
             raise EvalqError(
-                f"no root contains {snapshots.rootless} of the snapshots; add to the configuration:"
+                f"no root contains {snapshots.without_root} of the snapshots; add to the configuration:"
                 f" roots: {{shm: {snapshots.root}}}",
                 _library.NOT_FOUND,
             )

@@ -1,16 +1,22 @@
-"""python -m evalq.lm_eval: lm-evaluation-harness as a persistent evaluator.
+"""Serves lm-evaluation-harness as a persistent evaluator: python -m evalq.lm_eval.
 
     evaluators:
-      harness: {kind: persistent, argv: [python3, -m, evalq.lm_eval, --batch-size, "8"], start_seconds: 900}
+      harness:
+        kind: persistent
+        argv: [python3, -m, evalq.lm_eval, --batch-size, "8"]
+        start_seconds: 900
     suites:
       lm:
         evaluator: harness
         tasks: [{name: hellaswag}, {name: arc, source: arc_easy}]
 
-The harness, its tasks and their data stay loaded. A model that is a torch module (--model hf and the like) stays too,
-with its tokenizer: a checkpoint of the same config.json and tokenizer only has its weights copied into it. A model of
-another kind (vllm, sglang, an API) is made anew for each checkpoint. A task of the suite is the harness's task or group of its name, or of
-its option `source`; metrics have the harness's names ("acc,none"). --tasks loads tasks before the first job.
+A task of the suite names a task or group of the harness; its option `source` gives that name if it
+is another one. Metrics keep the harness's names, such as "acc,none".
+
+The harness, its tasks and their data stay loaded. A model that is a torch module (--model hf) stays
+too: a checkpoint with the same config.json and tokenizer only has its weights copied into it. Other
+models (vllm, sglang, an API) are created again for each checkpoint. With --tasks, tasks are loaded
+before the first job.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+from importlib import import_module
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from ._runnable import quietly, refuse
@@ -25,14 +32,17 @@ from ._serving import Checkpoint, Metrics, Report, Task, serve
 from ._weights import load_into
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
-_MODEL_FILES = (  # A model of these stays: what tells it from another of the same shape.
-    _CONFIG, _ADAPTER, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
+# A model stays loaded if these files of two checkpoints are equal. They are all files, besides the
+# weights, that define a model and its tokenizer: configurations, vocabularies, chat templates,
+# code.
+_DEFINITION_NAMES = (
+    _CONFIG, _ADAPTER, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
 )  # fmt: skip
-_MODEL_ENDINGS = (".model", ".jinja", ".py", ".tiktoken", ".bpe")  # Of tokenizers, templates, a model's own code.
+_DEFINITION_ENDINGS = (".model", ".jinja", ".py", ".tiktoken", ".bpe")
 
 
-class _Tasks:
+class _TaskCache:
     """A TaskManager that loads each list of tasks once."""
 
     def __init__(self, manager: Any) -> None:
@@ -50,24 +60,22 @@ class _Tasks:
 
 
 class Harness:
-    """lm_eval.simple_evaluate() as an evaluator's function."""
+    """Evaluates checkpoints with lm_eval.simple_evaluate(). options are those of main()."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        import lm_eval  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        from lm_eval.tasks import TaskManager  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
-        self._lm_eval = lm_eval
+        self._lm_eval: Any = import_module("lm_eval")
+        manager: Any = import_module("lm_eval.tasks").TaskManager(include_path=options.include_path)
         self._options = options
-        self._tasks = _Tasks(TaskManager(include_path=options.include_path))
+        self._tasks = _TaskCache(manager)
         self._lm: Any = None
-        self._made_of: Optional[Dict[str, bytes]] = None
+        self._definition: Optional[Dict[str, bytes]] = None
         self._loaded: Optional[Checkpoint] = None
         for name in options.tasks.split(",") if options.tasks else []:
-            if hasattr(self._tasks._manager, "load"):
+            if hasattr(manager, "load"):
                 self._tasks.load([name.strip()])
 
     def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
-        if self._loaded is not checkpoint:  # Not by the job's name: its weights may be others the next time.
+        if self._loaded is not checkpoint:  # A later job of the same name may have other weights.
             report(0, -1, "load the model")
             self._load(checkpoint)
             self._loaded = checkpoint
@@ -88,52 +96,60 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        made_of = _made_of(checkpoint.path)
+        definition = _read_definition(checkpoint.path)
         model = getattr(self._lm, "model", None)
-        same = made_of == self._made_of and _CONFIG in made_of and _ADAPTER not in made_of
-        if same and hasattr(model, "state_dict"):  # A torch module.
+        same = definition == self._definition and _CONFIG in definition
+        if same and _ADAPTER not in definition and hasattr(model, "state_dict"):
             load_into(model, checkpoint.load("torch"), checkpoint.path)
             return
-        self._lm = model = None  # The next one needs its memory.
+        self._lm = model = None  # This frees the memory that the next model needs.
         gc.collect()
-        from lm_eval.api.registry import get_model  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        from lm_eval.utils import simple_parse_args_string  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
+        registry: Any = import_module("lm_eval.api.registry")
+        utils: Any = import_module("lm_eval.utils")
         options = self._options
-        arguments = {**simple_parse_args_string(options.model_args), "pretrained": checkpoint.path}  # A path may hold commas.
-        extra = {"batch_size": options.batch_size, "max_batch_size": None, "device": options.device or _device()}
-        self._lm = get_model(options.model).create_from_arg_obj(arguments, extra)
-        self._made_of = made_of
+        arguments = utils.simple_parse_args_string(options.model_args)
+        arguments = {**arguments, "pretrained": checkpoint.path}  # A path may contain commas.
+        more = {
+            "batch_size": options.batch_size,
+            "max_batch_size": None,
+            "device": options.device or _default_device(),
+        }
+        self._lm = registry.get_model(options.model).create_from_arg_obj(arguments, more)
+        self._definition = definition
 
 
-def _device() -> str:
+def _default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _made_of(path: str) -> Dict[str, bytes]:
-    """The files of a checkpoint, beside its weights, that its model and tokenizer are made of: content by path."""
+def _read_definition(path: str) -> Dict[str, bytes]:
+    """The files that define the model and tokenizer at path: content by relative path."""
     files: Dict[str, bytes] = {}
     for folder in ("", "additional_chat_templates"):
-        inside = os.path.join(path, folder)
-        for name in os.listdir(inside) if os.path.isdir(inside) else []:
-            file = os.path.join(inside, name)
-            if (name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS)) and os.path.isfile(file):
+        directory = os.path.join(path, folder)
+        for name in os.listdir(directory) if os.path.isdir(directory) else []:
+            file = os.path.join(directory, name)
+            defines = name in _DEFINITION_NAMES or name.endswith(_DEFINITION_ENDINGS)
+            if defines and os.path.isfile(file):
                 with open(file, "rb") as content:
                     files[os.path.join(folder, name)] = content.read()
     return files
 
 
 def metrics_of(results: Any, name: str) -> Metrics:
-    """The numbers of one task or group, with the number of samples."""
+    """The metrics of one task or group, and the number of its samples as "n". results is what
+    simple_evaluate() returned. ValueError: it has none for name."""
     found = results["results"].get(name) or results.get("groups", {}).get(name)
     if found is None:
         raise ValueError(f"lm-evaluation-harness gave no results for '{name}'")
     metrics = {
         key: value
         for key, value in found.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and key not in ("sample_len", "samples")
+        if isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and key not in ("sample_len", "samples")
     }
     counts = results.get("n-samples", {})
     parts = results.get("group_subtasks", {}).get(name) or [name]
@@ -142,7 +158,7 @@ def metrics_of(results: Any, name: str) -> Metrics:
     return metrics
 
 
-def _number(text: str) -> float:
+def _limit(text: str) -> float:
     value = float(text)
     return int(value) if value >= 1 else value
 
@@ -156,12 +172,14 @@ def main() -> None:
     parser = _Parser(prog="python -m evalq.lm_eval", description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", default="", help="load these before the first job: a,b")
     parser.add_argument("--model", default="hf", help="the harness's kind of model; default hf")
-    parser.add_argument("--model-args", default="", help="further arguments of the model: dtype=bfloat16,...")
+    parser.add_argument(
+        "--model-args", default="", help="more arguments of the model: dtype=bfloat16,..."
+    )
     parser.add_argument("--num-fewshot", type=int)
     parser.add_argument("--batch-size", default="1")
-    parser.add_argument("--limit", type=_number, help="samples of each task, or a part below 1")
+    parser.add_argument("--limit", type=_limit, help="samples of each task, or a fraction below 1")
     parser.add_argument("--device")
-    parser.add_argument("--include-path", help="a directory of tasks of your own")
+    parser.add_argument("--include-path", help="a directory with your own tasks")
     parser.add_argument("--gen-kwargs")
     parser.add_argument("--bootstrap-iters", type=int, default=100000)
     parser.add_argument("--apply-chat-template", action="store_true")

@@ -59,7 +59,8 @@ class Stats:
 
 
 def better(value: float, than: float, mode: str) -> bool:
-    """Whether value beats than, a number or NaN: NaN and infinite values never do, and any number beats NaN."""
+    """Whether value beats than, a number or NaN: NaN and infinite values never do, and any number
+    beats NaN."""
     if not math.isfinite(value):
         return False
     return math.isnan(than) or (value > than if mode == "max" else value < than)

@@ -1,7 +1,12 @@
-"""python -m evalq.serve MODULE:FUNCTION: an evaluator in Python, for the worker's configuration.
+"""Serves a function as a persistent evaluator: python -m evalq.serve MODULE:FUNCTION.
+
+The worker's configuration names it like this:
 
     evaluators:
-      mine: {kind: persistent, argv: [python3, -m, evalq.serve, "my_eval:evaluate"], directory: /home/me/project}
+      mine:
+        kind: persistent
+        argv: [python3, -m, evalq.serve, "my_eval:evaluate"]
+        directory: /home/me/project
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""python -m evalq.serve_trainer MODULE:FACTORY, for the worker's configuration: see serve_trainer()."""
+"""Serves a Trainer as a persistent evaluator: python -m evalq.serve_trainer MODULE:FACTORY.
+
+The function serve_trainer() describes what FACTORY returns.
+"""
 
 from __future__ import annotations
 
 from ._runnable import also_function, run
-from ._trainer import serve_trainer, trainer_function
+from ._trainer_evaluator import make_trainer_evaluator, serve_trainer
 
 __all__ = ["serve_trainer"]
 
 if __name__ == "__main__":
-    run("MODULE:FACTORY", trainer_function)
+    run("MODULE:FACTORY", make_trainer_evaluator)
 else:
     also_function(__name__, serve_trainer)
