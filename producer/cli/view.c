@@ -24,6 +24,41 @@ const json_t *evq_view_hash(const json_t *job)
     return json_is_object(hash) ? hash : job;
 }
 
+/* Whether a worker gave this reason and the queue may have cut it. The queue keeps 64 bytes, and
+ * fewer if the cut falls into a character. */
+static bool reason_may_be_cut(const char *reason)
+{
+    return strlen(reason) > 60 && strncmp(reason, "lost: ", 6) != 0;
+}
+
+char *evq_view_cause(const json_t *job, char *out, size_t out_bytes)
+{
+    const json_t *hash = evq_view_hash(job);
+    const char *reason = evq_json_text(hash, "reason", "");
+    const char *detail = evq_json_text(job, "detail", "");
+    const size_t whole = strcspn(detail, "\n"); // The worker begins the detail with the reason.
+    // Whoever cancelled the job gave that reason. The detail is of an earlier attempt.
+    const bool cancelled = strcmp(evq_json_text(hash, "state", ""), "cancelled") == 0;
+
+    return !cancelled && whole > 0 && reason_may_be_cut(reason)
+               ? evq_error_escape(detail, whole, out, out_bytes)
+               : evq_error_escape(reason, strlen(reason), out, out_bytes);
+}
+
+char *evq_view_cause_of(struct evq_cli *cli, const char *id, const char *reason, char *out,
+                        size_t out_bytes)
+{
+    json_t *view = NULL;
+
+    if (reason_may_be_cut(reason) && evq_view_job(cli, id, &view, NULL) == EVQ_OK) {
+        (void)evq_view_cause(view, out, out_bytes);
+    } else {
+        (void)evq_error_escape(reason, strlen(reason), out, out_bytes);
+    }
+    json_decref(view);
+    return out;
+}
+
 /* Appends each job's view, or with ids_alone its id. */
 static enum evq_status jobs_append(struct evq_cli *cli, const char *state, const char *run,
                                    size_t count, bool ids_alone, json_t **ret,

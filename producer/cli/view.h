@@ -13,6 +13,14 @@ enum evq_status evq_view_job(struct evq_cli *cli, const char *id, json_t **ret,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 /* The short fields of a job (state, reason, worker, ...) within a view from evq_view_job(). */
 const json_t *evq_view_hash(const json_t *job);
+/* Room for the longest cause, escaped. */
+#define EVQ_VIEW_CAUSE_BYTES 2048
+/* Writes why the job of a view from evq_view_job() is in its state: its reason, or, if the queue
+ * cut that, the whole first line of its detail. Control bytes are escaped. Returns out. */
+char *evq_view_cause(const json_t *job, char *out, size_t out_bytes);
+/* The same for a job by its id. Falls back to `reason` if the job cannot be asked for. */
+char *evq_view_cause_of(struct evq_cli *cli, const char *id, const char *reason, char *out,
+                        size_t out_bytes);
 
 /*
  * Appends at most count jobs of one state to the array *ret, newest first. run "": of any run.

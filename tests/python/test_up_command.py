@@ -251,11 +251,23 @@ class UpCommandTest(unittest.TestCase):
 
     def test_an_evaluator_that_does_not_start_is_said_before_the_command(self) -> None:
         self.write("evalq.yaml", PERSISTENT)
-        self.write("warm.py", "raise SystemExit(3)")
+        self.write("warm.py", "import sys\nprint('no \\x1b[31mGPU', file=sys.stderr)\nraise SystemExit(3)")
         process = self.start("/bin/echo", "it ran")
         self.assertEqual(process.wait(DEADLINE), 0, self.said())
-        self.assertIn("evalq: warning: evaluator 'script' died: exit status 3; the first job tries again", self.said())
+        self.assertIn("evalq: warning: evaluator 'script' died: exit status 3: no \\x1b[31mGPU; the first job tries again", self.said())
         self.assertIn("it ran", self.said())
+
+    def test_a_failed_job_is_said_with_its_whole_cause(self) -> None:
+        shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
+        cause = "ValueError: the data set 'heldout' has 0 samples after the filter of its language; "
+        self.write("evaluate.sh", f"printf '%s\\033[2J the end\\n' \"{cause}\" >&2; exit 65\n")
+        self.write("evalq.yaml", CONFIG.replace("[/bin/true]", f"[/bin/sh, {self.directory}/evaluate.sh]") + "worker: {scratch: ./scratch}\n")
+        process = self.start(os.path.join(BIN, "evalq"), "submit", "a.safetensors", "--run", "r", "--step", "1", "--suite", "quick", "--wait")
+        self.assertEqual(process.wait(DEADLINE), 1, self.said())  # That of the command.
+        whole = cause + r"\x1b[2J the end (evaluator 'script' failed for good, exit status 65)"
+        self.assertRegex(self.said(), r"(?m)^ +1 dead: " + re.escape(whole) + "$")  # The line of `evalq up`.
+        self.assertIn(f"evalq: r/1/regular/quick ended as dead: {whole}\n", self.said())  # The line of `evalq submit`.
+        self.assertNotIn("\x1b", self.said())
 
     def test_a_command_may_have_many_words(self) -> None:
         process = self.start("/bin/sh", "-c", "echo $# words", "sh", *(str(i) for i in range(300)))

@@ -297,7 +297,7 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
                                   struct evq_error *err)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
-    char note[256] = "";
+    char note[512] = "";
 
     devices = devices != NULL ? devices : "";
     enum evq_status status = evq_config_load(&options->source, &child->config, err);

@@ -184,8 +184,10 @@ static enum evq_status persistent_crash(struct evq_persistent *persistent,
         return evq_program_run_final(persistent->evaluator->name, &persistent->errors, err);
     }
     if (ended) {
-        return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' died: %s",
-                             persistent->evaluator->name, how);
+        char line[400];
+        evq_program_log_line(&persistent->errors, line, sizeof(line));
+        return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' died: %s%s%s",
+                             persistent->evaluator->name, how, line[0] != '\0' ? ": " : "", line);
     }
     return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' %s", persistent->evaluator->name, what);
 }

@@ -101,9 +101,13 @@ static enum evq_status process_judge(const struct evq_program_run *run,
     if (code == 0) {
         return EVQ_OK;
     }
-    return code == EVQ_PROGRAM_RUN_EXIT_FINAL
-               ? evq_program_run_final(name, output, err)
-               : evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' ended with %s", name, how);
+    if (code == EVQ_PROGRAM_RUN_EXIT_FINAL) {
+        return evq_program_run_final(name, output, err);
+    }
+    char line[400];
+    evq_program_log_line(output, line, sizeof(line));
+    return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' ended with %s%s%s", name, how,
+                         line[0] != '\0' ? ": " : "", line);
 }
 
 enum evq_status evq_program_run_final(const char *name, const struct evq_program_log *output,

@@ -250,7 +250,7 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
 static void slot_failed(struct evq_slot *slot, const char *reason)
 {
     slot->failures += slot->failures < 100;
-    (void)snprintf(slot->note, sizeof(slot->note), "%.159s", reason);
+    (void)snprintf(slot->note, sizeof(slot->note), "%s", reason);
 }
 
 static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,

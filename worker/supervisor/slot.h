@@ -75,7 +75,7 @@ struct evq_slot {
     struct evq_program_log errors; // The child's standard error, which is passed on to ours.
     struct evq_backoff start;      // The child could not be forked.
     uint32_t failures;             // Failed starts and device faults in a row.
-    char note[160];                // What the child's hello said, or why there is no child.
+    char note[512];                // What the child's hello said, or why there is no child.
     int64_t since_unix_ms;         // When the slot came into its state.
 
     struct evq_lease *lease; // The job that the child has; NULL: none, or one that we gave up.

@@ -185,9 +185,8 @@ static bool shape_changed(const struct evq_result_table_shape *a,
            a->name_count != b->name_count;
 }
 
-void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row)
+void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row, const char *cause)
 {
-    char text[512];
     const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX];
 
     evq_live_erase(live);
@@ -198,11 +197,10 @@ void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row)
     size_t count = evq_result_table_tasks(live->results, row, tasks);
     if (row->state != EVQ_JOB_DONE || count == 0) {
         print_begin(live, row, "");
-        evq_error_escape(row->reason, strlen(row->reason), text, sizeof text);
         (void)printf(
             " %s%s%s%s%s\n",
             row->state != EVQ_JOB_DONE ? evq_terminal_colour(live->terminal, EVQ_COLOUR_RED) : "",
-            evq_job_state_name(row->state), text[0] != '\0' ? ": " : "", text,
+            evq_job_state_name(row->state), cause[0] != '\0' ? ": " : "", cause,
             evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
         return;
     }

@@ -30,8 +30,9 @@ struct evq_live {
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
                    struct evq_result_table *results);
 
-/* Prints the row of a job that has ended. */
-void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row);
+/* Prints the row of a job that has ended. cause: why it ended so, escaped; of a job that is not
+ * done. */
+void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row, const char *cause);
 /* Sets the footer. evq_live_redraw() shows it. Lines past the limit are left out. */
 void evq_live_footer_clear(struct evq_live *live);
 void evq_live_footer_line(struct evq_live *live, const char *format, ...)

@@ -10,10 +10,12 @@
 #include "producer/cli/pause.h"
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 
 struct watched {
+    struct evq_cli *cli;
     struct evq_result_table *results;
     struct evq_live live;
     bool json; // A line each, and nothing else.
@@ -42,7 +44,9 @@ static void on_result(void *context, const struct evq_result *result)
     }
     struct evq_result_table_row *row = evq_result_table_add(to->results, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
-        evq_live_row(&to->live, row);
+        char cause[EVQ_VIEW_CAUSE_BYTES];
+        evq_live_row(&to->live, row,
+                     evq_view_cause_of(to->cli, row->job, row->reason, cause, sizeof cause));
     }
 }
 
@@ -115,7 +119,8 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
 {
     const char *run = evq_cli_arg(cli, 0);
     struct evq_run_counts counts = {0};
-    struct watched to = {.json = cli->terminal.json,
+    struct watched to = {.cli = cli,
+                         .json = cli->terminal.json,
                          .follow = evq_option_flag(&cli->options, "follow"),
                          .timeout_s = evq_option_integer(&cli->options, "timeout", -1)};
     struct evq_feed *feed = NULL;

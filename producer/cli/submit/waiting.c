@@ -16,7 +16,7 @@
 struct waited {
     const char *id;
     enum evq_job_state state;
-    char reason[256];
+    char cause[EVQ_VIEW_CAUSE_BYTES]; // Why it ended so, escaped.
     bool ended;
     char blocked[256]; // What the job waits for other than its turn; "": nothing.
 };
@@ -51,7 +51,7 @@ static enum evq_status look_at(struct evq_cli *cli, struct waited *job, struct e
         status = evq_error_set(err, EVQ_E_CORRUPT, "the job '%s' has no known state", job->id);
     } else {
         job->ended = job->state >= EVQ_JOB_DONE;
-        (void)snprintf(job->reason, sizeof job->reason, "%s", evq_json_text(hash, "reason", ""));
+        (void)evq_view_cause(view, job->cause, sizeof job->cause);
         (void)snprintf(
             job->blocked, sizeof job->blocked, "%s",
             json_is_true(json_object_get(view, "blocked")) ? evq_json_text(view, "why", "") : "");
@@ -144,7 +144,7 @@ static enum evq_status print_json(const struct waited *jobs, size_t job_count,
         evq_buffer_json_text(&out, jobs[i].id);
         evq_buffer_printf(&out,
                           ", \"state\": \"%s\", \"reason\": ", evq_job_state_name(jobs[i].state));
-        evq_buffer_json_text(&out, jobs[i].reason);
+        evq_buffer_json_text(&out, jobs[i].cause);
         evq_buffer_text(&out, "}");
     }
     evq_buffer_text(&out, "], \"results\": [");
@@ -231,10 +231,8 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
     }
     for (size_t i = 0; status == EVQ_OK && i < id_count; i++) {
         if (jobs[i].state != EVQ_JOB_DONE) {
-            char shown[512];
-            evq_cli_say(
-                cli, "evalq: %s ended as %s: %s", jobs[i].id, evq_job_state_name(jobs[i].state),
-                evq_error_escape(jobs[i].reason, strlen(jobs[i].reason), shown, sizeof shown));
+            evq_cli_say(cli, "evalq: %s ended as %s: %s", jobs[i].id,
+                        evq_job_state_name(jobs[i].state), jobs[i].cause);
             cli->exit_code = EVQ_EXIT_JOB_FAILED;
         }
     }

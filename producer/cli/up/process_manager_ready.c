@@ -10,8 +10,9 @@
 #include "producer/cli/view.h"
 #include "shared/base/clock.h"
 
-#define READY_MS 30000 // A machine that is busy beyond that is told so, and goes on.
-#define LOOK_MS  20
+#define READY_MS   30000 // A machine that is busy beyond that is told so, and goes on.
+#define LOOK_MS    20
+#define NOTE_BYTES 1024
 
 /* What the worker of this process says of itself; NULL: it has not said anything yet. */
 static const json_t *worker_of(const json_t *stats, pid_t pid)
@@ -96,7 +97,7 @@ static bool has_persistent(const struct evq_config *config)
 
 /* How many slots start their evaluators; *ret_note: why one of them failed, "": none did. */
 static size_t slots_starting(const struct evq_process_manager *manager, size_t workers,
-                             char ret_note[256])
+                             char ret_note[NOTE_BYTES])
 {
     json_t *stats = NULL;
     size_t starting = 0;
@@ -117,7 +118,7 @@ static size_t slots_starting(const struct evq_process_manager *manager, size_t w
                 strcmp(state, "starting") == 0 ||
                 (strcmp(state, "down") == 0 && note[0] == '\0' && !evq_json_true(slot, "waits"));
             if (strncmp(note, "evaluator ", 10) == 0) {
-                evq_error_escape(note, strlen(note), ret_note, 256);
+                evq_error_escape(note, strlen(note), ret_note, NOTE_BYTES);
             }
         }
     }
@@ -130,7 +131,7 @@ enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager 
 {
     const size_t workers = manager->service_count - 1; // The last is the logger.
     const int64_t began_ms = evq_clock_mono_ms();
-    char note[256] = "";
+    char note[NOTE_BYTES] = "";
     char took[EVQ_TERMINAL_SPAN_BYTES];
 
     if (workers == 0 || !has_persistent(manager->cli->config)) {

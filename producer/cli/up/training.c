@@ -146,7 +146,10 @@ static void on_result(void *context, const struct evq_result *result)
     struct evq_result_table_row *row = evq_result_table_add(training->results, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
         say_runs(training); // Before its first row.
-        evq_live_row(&training->live, row);
+        char cause[EVQ_VIEW_CAUSE_BYTES];
+        evq_live_row(
+            &training->live, row,
+            evq_view_cause_of(training->manager->cli, row->job, row->reason, cause, sizeof cause));
     }
 }
 
