@@ -365,7 +365,11 @@ static void up_starts_nothing_for_a_command_that_is_not_there(void **state)
                         "evalq: the command 'pyhton' is not in $PATH: nothing was started\n");
     assert_false(has(place->dir, ".evalq"));
     RUN(place, 3, "up", "--", "./train.sh");
-    assert_holds(place->output.err, "the command './train.sh' cannot be run: No such file");
+    assert_holds(place->output.err, "the command './train.sh' cannot be executed: No such file");
+    fixture_file_write(place->dir, "train.sh", "#!/bin/sh\n");
+    RUN(place, 3, "up", "--", "./train.sh");
+    assert_string_equal(place->output.err, "evalq: the command './train.sh' cannot be executed: "
+                                           "Permission denied; run `chmod +x './train.sh'`\n");
     assert_false(has(place->dir, ".evalq"));
 }
 
@@ -411,7 +415,9 @@ static void up_without_suites_stays_up_and_says_so(void **state)
     struct place *place = *state;
     fixture_file_write(place->dir, "evalq.yaml", "roots: {work: .}\n");
     RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "status");
-    assert_holds(place->output.err, "has no suites, so no worker was started");
+    assert_holds(place->output.err,
+                 "has no suites, so no worker was started: jobs wait. `evalq init` shows the lines "
+                 "to add; docs/evaluators.md explains them\n");
     assert_holds(place->output.err, "0 workers and the logger are up");
     assert_all_gone(place);
 }
@@ -497,18 +503,34 @@ static void up_starts_in_a_locale_that_is_not_installed(void **state)
     assert_all_gone(place);
 }
 
-/* Jobs that nobody can do hold up the command that submitted them, and no later one. */
-
+/* A paused job holds up the command that submitted it, and no later one. */
 static void up_waits_for_the_jobs_of_its_own_command(void **state)
 {
     struct place *place = *state;
     write_checkpoint(place, "step-1.safetensors");
-    RUN(place, 124, "up", "--workers", "1", "--wait", "0", "--", EVQ_TEST_BIN "/evalq", "submit",
-        "step-1.safetensors", "--run", "r", "--step", "1", "--suite", "unoffered");
-    assert_holds(place->output.err, "evalq: 1 job waits: no worker offers suite unoffered\n");
+    RUN(place, 124, "up", "--workers", "1", "--wait", "0", "--", "/bin/sh", "-c",
+        EVQ_TEST_BIN "/evalq pause run r && " EVQ_TEST_BIN
+                     "/evalq submit step-1.safetensors --run r --step 1 --suite quick");
     assert_holds(place->output.err, "1 job was still open");
     assert_all_gone(place);
     RUN(place, 0, "up", "--workers", "1", "--wait", "60", "--", "/bin/true");
+    assert_all_gone(place);
+}
+
+/* `up` starts a private Redis, so no other worker comes for a job that no worker here can run. */
+static void up_does_not_wait_for_a_job_that_no_worker_here_can_run(void **state)
+{
+    struct place *place = *state;
+    fixture_file_write(place->dir, "evaluate.sh",
+                       "echo '{\"accuracy\": 0.5}' > \"$EVALQ_RESULT\"\n");
+    write_checkpoint(place, "step-1.safetensors");
+    RUN(place, 4, "up", "--workers", "1", "--", EVQ_TEST_BIN "/evalq", "submit",
+        "step-1.safetensors", "--run", "r", "--step", "1", "--suite", "unoffered,quick");
+    assert_holds(place->output.err, "evalq: 1 job waits: no worker offers suite unoffered\n");
+    assert_holds(place->output.err,
+                 "evalq: 1 job is still open, and no worker here can run it: no worker offers "
+                 "suite unoffered. Correct the configuration ");
+    assert_holds(place->output.out, "Summary  1 checkpoint evaluated"); // That of the other suite.
     assert_all_gone(place);
 }
 
@@ -550,6 +572,7 @@ int main(void)
         UP_TEST(up_takes_valkey_where_there_is_no_redis),
         UP_TEST(up_starts_in_a_locale_that_is_not_installed),
         UP_TEST(up_waits_for_the_jobs_of_its_own_command),
+        UP_TEST(up_does_not_wait_for_a_job_that_no_worker_here_can_run),
         UP_TEST(up_works_deep_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

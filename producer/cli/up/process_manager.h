@@ -7,6 +7,7 @@
 #define EVQ_CLI_PROCESS_MANAGER_H
 
 #include "producer/cli/cli.h"
+#include "producer/cli/json.h"
 #include "producer/cli/up/server.h"
 
 #define EVQ_PROCESS_MANAGER_WORKERS_MAX 64
@@ -67,6 +68,11 @@ enum evq_status evq_process_manager_await_workers(struct evq_process_manager *ma
  * is the worker's last line. Sets the exit code. */
 enum evq_status evq_process_manager_workers_left(struct evq_process_manager *manager,
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* Whether no open job of the queue can run here: each waits for a suite or a label that no worker
+ * has, and no worker is still starting. stats: from evq_view_stats(). *ret_why: a reason, borrowed
+ * from stats. With --workers 0 always false, because the user then starts the workers. */
+bool evq_process_manager_is_stuck(const struct evq_process_manager *manager, const json_t *stats,
+                                  const char **ret_why);
 /* Starts the gateway. If the program is missing and the configuration has no section for it, says
  * so and goes on. */
 enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *manager,

@@ -173,6 +173,48 @@ static bool any_alive(const struct evq_process_manager *manager)
     return alive;
 }
 
+/* Whether waiting for this reason is in vain: the queue is private, so no other worker comes. */
+static bool is_hopeless(const char *why)
+{
+    return strncmp(why, "no worker offers suite ", 23) == 0 ||
+           strncmp(why, "no worker has the label ", 24) == 0;
+}
+
+bool evq_process_manager_is_stuck(const struct evq_process_manager *manager, const json_t *stats,
+                                  const char **ret_why)
+{
+    const size_t workers = manager->service_count - 1; // The last is the logger.
+    const json_t *states = json_object_get(stats, "states");
+    size_t registered = 0;
+    int64_t others = evq_json_integer(states, "queued", 0) +
+                     evq_json_integer(states, "delayed", 0) +
+                     evq_json_integer(states, "running", 0);
+    const char *why = NULL;
+    json_t *count = NULL;
+
+    if (evq_option_integer(&manager->cli->options, "workers", -1) == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < workers; i++) {
+        const bool is_there = worker_of(stats, manager->services[i].pid) != NULL;
+        if (!is_there && !evq_service_ended_for_good(&manager->services[i])) {
+            return false; // It starts, and may offer the suite then.
+        }
+        registered += is_there;
+    }
+    if (workers > 0 && registered == 0) {
+        return false; // evq_process_manager_workers_left() knows why no worker runs.
+    }
+    json_object_foreach((json_t *)json_object_get(stats, "waiting"), why, count)
+    {
+        if (is_hopeless(why)) {
+            others -= (int64_t)json_number_value(count);
+            *ret_why = why;
+        }
+    }
+    return *ret_why != NULL && others <= 0;
+}
+
 enum evq_status evq_process_manager_workers_left(struct evq_process_manager *manager,
                                                  struct evq_error *err)
 {

@@ -20,7 +20,8 @@
 
 #define POLL_MS       150   // Between looks at the results.
 #define SINKS_MS      10000 // For sinks to take in the last results.
-#define WHY_MS        5000  // Between looks at why jobs wait.
+#define WHY_MS        5000  // Between looks at why jobs wait, while the command runs.
+#define WHY_END_MS    1000  // The same after the command has ended.
 #define PATIENT_MS    2000  // For the command to end before it is said that it is waited for.
 #define LAST_WORDS_MS 1000  // For what it had written, and others go on to write.
 
@@ -270,21 +271,12 @@ static bool sinks_lag(struct training *training, bool say)
     return lag;
 }
 
-/* Says each reason for which jobs wait once: a name that no suite has is waited for as long as a
- * long evaluation. */
-static void say_what_waits(struct training *training)
+/* Says each reason for which jobs wait once. */
+static void say_reasons(struct training *training, const json_t *view)
 {
     struct evq_cli *cli = training->manager->cli;
-    json_t *view = NULL;
     const char *why = NULL;
     const json_t *count = NULL;
-    if (training->open <= 0 || evq_clock_mono_ms() < training->next_why_ms) {
-        return;
-    }
-    training->next_why_ms = evq_clock_mono_ms() + WHY_MS;
-    if (evq_view_stats(cli, &view, NULL) != EVQ_OK) {
-        return;
-    }
     json_object_foreach(json_object_get(view, "waiting"), why, count)
     {
         char shown[1024];
@@ -297,7 +289,38 @@ static void say_what_waits(struct training *training)
                     json_number_value(count) == 1 ? "job waits" : "jobs wait",
                     evq_error_escape(why, strlen(why), shown, sizeof shown));
     }
+}
+
+/* Looks at why jobs wait, and says it. Returns whether the command has ended and no worker here
+ * can run the jobs that are left. Then says that too, and sets the exit code. */
+static bool is_stuck(struct training *training, bool ended)
+{
+    struct evq_cli *cli = training->manager->cli;
+    json_t *view = NULL;
+    const char *why = NULL;
+    char shown[1024];
+    if (training->open <= 0 || evq_clock_mono_ms() < training->next_why_ms) {
+        return false;
+    }
+    training->next_why_ms = evq_clock_mono_ms() + (ended ? WHY_END_MS : WHY_MS);
+    if (evq_view_stats(cli, &view, NULL) != EVQ_OK) {
+        return false;
+    }
+    say_reasons(training, view);
+    const bool stuck = ended && evq_process_manager_is_stuck(training->manager, view, &why);
+    if (stuck) {
+        evq_live_erase(&training->live);
+        evq_cli_say(cli,
+                    "evalq: %" PRId64 " %s still open, and no worker here can run %s: %s. Correct "
+                    "the configuration %s; the next `evalq up` runs %s",
+                    training->open, training->open == 1 ? "job is" : "jobs are",
+                    training->open == 1 ? "it" : "them",
+                    evq_error_escape(why, strlen(why), shown, sizeof shown), cli->config->file,
+                    training->open == 1 ? "it" : "them");
+        cli->exit_code = EVQ_EXIT_JOB_FAILED;
+    }
     json_decref(view);
+    return stuck;
 }
 
 /* Whether waiting for the open jobs makes sense. */
@@ -328,11 +351,12 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
         if (ended && deadline == INT64_MAX) {
             deadline = evq_clock_mono_ms() + wait_ms;
             next_look = 0;
+            training->next_why_ms = 0;
         }
         if (evq_clock_mono_ms() >= next_look) {
             status = look(training, err);
-            say_what_waits(training);
-            if (status == EVQ_OK && ended && training->open == 0) {
+            const bool stuck = status == EVQ_OK && is_stuck(training, ended);
+            if (status == EVQ_OK && ended && (stuck || training->open == 0)) {
                 return look(training, err); // What was published between its two questions.
             }
             if (status == EVQ_OK && ended && evq_clock_mono_ms() >= deadline) {

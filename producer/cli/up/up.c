@@ -123,7 +123,8 @@ static void say_ready(const struct evq_process_manager *manager, bool has_comman
                         ? "evalq: there is no evalq.yaml here, so nothing is evaluated: `evalq "
                           "init` writes one"
                         : "evalq: the configuration has no suites, so no worker was started: "
-                          "jobs wait. Add suites to it, then start again");
+                          "jobs wait. `evalq init` shows the lines to add; docs/evaluators.md "
+                          "explains them");
     }
     if (!has_command) {
         evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", manager->directory);
@@ -234,13 +235,14 @@ static const struct evq_option options[] = {
      "GPUs that evaluate: auto, or numbers such as 0,1; default cpu", 0, 0},
     {"slots", 's', EVQ_OPTION_INTEGER, "N",
      "evaluations at a time in each worker; default as configured", 1, 1024},
-    {"parent", 0, EVQ_OPTION_INTEGER, "PID",
-     "the process that starts it: stop when it ends, however it does", 1, INT_MAX},
+    {"parent", 0, EVQ_OPTION_INTEGER, "PID", "stop when the process with this number ends", 1,
+     INT_MAX},
     {"no-page", 0, EVQ_OPTION_FLAG, NULL, "do not serve the page", 0, 0},
     {"at-once", 0, EVQ_OPTION_FLAG, NULL,
      "with COMMAND: start it before the persistent evaluators are ready", 0, 0},
     {"wait", 0, EVQ_OPTION_INTEGER, "SECONDS",
-     "with COMMAND: how long to wait for its open jobs after it ended; default 3600", 0, 10000000},
+     "with COMMAND: wait at most so long for its open jobs after it has ended; default 3600", 0,
+     10000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -251,20 +253,23 @@ const struct evq_verb evq_verb_up = {
         "[--at-once] [-- COMMAND [ARGUMENT...]]",
     .summary = "Start Redis, workers, logger and page here, and stop them on Ctrl-C",
     .description =
-        "Starts a private redis-server (its append-only file is written at every change), workers, "
-        "the logger and the page, with all data in one directory, ./.evalq. Other verbs and "
-        "libevalq find the address of Redis in ./.evalq/url. The page is served on a free port of "
-        "127.0.0.1, or where the section `gateway` of the configuration says. `evalq page` prints "
-        "its address again, and --no-page turns it off. Without an evalq.yaml, one is written to "
-        "./.evalq with the working directory as its only root. A process that dies is started "
-        "again. Ctrl-C or SIGTERM lets running evaluations finish, then stops everything. A second "
-        "Ctrl-C does not wait.\n\nWith a COMMAND, such as a training, it waits until the "
-        "persistent evaluators of the configured suites are ready (not with --at-once) and runs "
-        "the command with $EVALQ_URL and $EVALQ_CONFIG set. It shows results as they arrive, waits "
-        "for the jobs that the command submitted unless no worker can run them, prints a summary "
-        "and stops everything. Ctrl-C and SIGTERM are passed on to the command, which has as long "
-        "as it needs to end; a second one kills it. Exit code 1: the command failed. 4: a job is "
-        "dead.\n\nExample: `evalq up -- python train.py`",
+        "Starts a private redis-server, workers, the logger and the page. All data is in one "
+        "directory, ./.evalq. Other verbs and libevalq find the address of Redis in ./.evalq/url. "
+        "If a process dies, `evalq up` starts it again. Ctrl-C or SIGTERM lets running evaluations "
+        "finish, then stops everything. A second Ctrl-C does not wait.\n\nWithout an evalq.yaml, "
+        "`evalq up` writes one to ./.evalq, with the working directory as its only root and "
+        "without suites. `evalq init` writes one with a suite.\n\nThe page is served on a free "
+        "port of 127.0.0.1, or on the address in the section `gateway` of the configuration. "
+        "`evalq page` prints the address again, and --no-page turns the page off.\n\nWith a "
+        "COMMAND, such as a training, `evalq up` first waits until the persistent evaluators are "
+        "ready (not with --at-once). Then it runs the command with $EVALQ_URL and $EVALQ_CONFIG "
+        "set, and prints results as they arrive. After the command has ended, it waits for the "
+        "jobs that the command submitted, prints a summary and stops everything. It does not wait "
+        "for jobs that no worker here can run. Ctrl-C and SIGTERM are passed on to the command, "
+        "which can take as long as it needs to end. A second Ctrl-C kills the command.\n\nExit "
+        "code 1: the command failed. 4: a job is dead, or no worker here can run it. 124: jobs "
+        "were still open at the end of --wait.\n\nExamples: `evalq up`, `evalq up -- python "
+        "train.py`",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,
