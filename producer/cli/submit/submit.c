@@ -12,6 +12,7 @@
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
+#include "shared/base/buffer.h"
 
 #define SUITES_SHOWN_MAX 64
 
@@ -84,36 +85,58 @@ static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct 
     return EVQ_OK;
 }
 
-/* Says what to do about a suite that neither the configuration nor any worker so far has. */
-static void suggest_suite(const struct evq_cli *cli, const char *name, const json_t *stats)
+/* "did you mean 'quick'? Workers offer: quick, slow": what to do about a suite that no worker
+ * offers. The nearest name may also come from the configuration. */
+static void advise(const struct evq_cli *cli, const char *name, const json_t *stats,
+                   struct evq_buffer *out)
 {
     const char *known[SUITES_SHOWN_MAX];
-    char choice[256];
+    size_t offered = 0;
     size_t count = 0;
     size_t index = 0;
     const json_t *suite = NULL;
 
+    json_array_foreach(json_object_get(stats, "suites"), index, suite)
+    {
+        if (json_is_true(json_object_get(suite, "offered")) && count < SUITES_SHOWN_MAX) {
+            known[count++] = evq_json_text(suite, "name", "");
+        }
+    }
+    offered = count;
     for (size_t i = 0; i < cli->config->suite_count && count < SUITES_SHOWN_MAX; i++) {
         known[count++] = cli->config->suites[i].name;
     }
-    json_array_foreach(json_object_get(stats, "suites"), index, suite)
-    {
-        const char *offered = evq_json_text(suite, "name", "");
-        if (evq_config_suite(cli->config, offered) == NULL && count < SUITES_SHOWN_MAX) {
-            known[count++] = offered;
-        }
+    const char *near = evq_config_nearest(name, known, count);
+    if (near != NULL && strcmp(near, name) != 0) {
+        evq_buffer_printf(out, "did you mean '%s'?", near);
+    } else {
+        evq_buffer_text(out, "start a worker whose configuration has this suite.");
     }
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(known[i], name) == 0) {
-            evq_cli_say(cli, "evalq: start a worker that has the suite '%s'", name);
-            return;
-        }
+    evq_buffer_text(out, offered > 0 ? " Workers offer: " : " No worker offers a suite now");
+    for (size_t i = 0; i < offered; i++) {
+        evq_buffer_printf(out, "%s%s", i > 0 ? ", " : "", known[i]);
     }
-    evq_cli_say(cli, "evalq: no suite is called '%s': %s", name,
-                evq_config_choice(name, known, count, choice, sizeof choice));
 }
 
-/* Warns of jobs that cannot run now, and why: the suite's name may be a slip. */
+/* Prints one warning about a job that cannot run now: the suite's name may be a typing error. */
+static void warn_of(struct evq_cli *cli, const char *id, const char *suite, const char *why,
+                    json_t **stats)
+{
+    char shown[512];
+    struct evq_buffer advice;
+
+    evq_buffer_init(&advice, 65536);
+    if (strncmp(why, "no worker offers", 16) == 0 &&
+        (*stats != NULL || evq_view_stats(cli, stats, NULL) == EVQ_OK)) {
+        evq_buffer_text(&advice, "; ");
+        advise(cli, suite, *stats, &advice);
+    }
+    const char *text = evq_buffer_string(&advice);
+    evq_cli_say(cli, "evalq: warning: %s waits: %s%s", id,
+                evq_error_escape(why, strlen(why), shown, sizeof shown), text != NULL ? text : "");
+    evq_buffer_free(&advice);
+}
+
 static void warn_of_blocked(struct evq_cli *cli, const struct evq_submission *s,
                             const struct evq_submission_sent *sent)
 {
@@ -122,17 +145,10 @@ static void warn_of_blocked(struct evq_cli *cli, const struct evq_submission *s,
         const struct evq_submitted *one = &sent->submitted[i];
         json_t *view = NULL;
         if (one->state != EVQ_JOB_QUEUED || evq_view_job(cli, one->id, &view, NULL) != EVQ_OK) {
-            continue; // It was submitted: that is what counts.
+            continue; // The job was submitted, and that is what counts.
         }
-        const char *why = evq_json_text(view, "why", "");
         if (json_is_true(json_object_get(view, "blocked"))) {
-            char shown[512];
-            evq_cli_say(cli, "evalq: warning: %s waits: %s", one->id,
-                        evq_error_escape(why, strlen(why), shown, sizeof shown));
-            if (strncmp(why, "no worker offers", 16) == 0 &&
-                (stats != NULL || evq_view_stats(cli, &stats, NULL) == EVQ_OK)) {
-                suggest_suite(cli, s->suites[i], stats);
-            }
+            warn_of(cli, one->id, s->suites[i], evq_json_text(view, "why", ""), &stats);
         }
         json_decref(view);
     }
