@@ -65,6 +65,8 @@ static void job_verbs_act_on_jobs(void **state)
     fixture_user_one_line(site);
     EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // It has none.
     fixture_user_one_line(site);
+    assert_holds(site->output.err, "'r/4/regular/quick' has no log, because no worker has started "
+                                   "it (it is queued); `evalq show r/4/regular/quick` says more\n");
     assert_string_equal(site->output.out, "");
     (void)fixture_submit(fx, "r/5/regular/quick");
     EXPECT(site, 2, "cancel", "r");
@@ -115,7 +117,18 @@ static void logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for(void 
                         "\xef\xbf\xbd\xe2\x96\x88 caf");
     assert_string_equal(json_string_value(json_object_get(doc, "file")), path);
     json_decref(doc);
+    assert_status(evq_file_replace(path, "", 0, 0600, NULL), EVQ_OK);
+    EXPECT(site, 0, "logs", "r/1/regular/quick");
+    assert_string_equal(site->output.out, "");
+    assert_string_equal(site->output.err,
+                        "evalq: the log of attempt 1 of 'r/1/regular/quick' is empty, because its "
+                        "evaluator printed nothing; `evalq show r/1/regular/quick` says how the "
+                        "job ended\n");
     assert_int_equal(unlink(path), 0);
+    EXPECT(site, 0, "logs", "r/1/regular/quick");
+    assert_holds(site->output.err,
+                 "the log of attempt 1 is not on this host; its worker 'worker-1' kept "
+                 "this end of it:\n");
     EXPECT(site, 0, "logs", "r/1/regular/quick", "--attempt", "1", "--json");
     doc = fixture_user_json(site);
     assert_string_equal(json_string_value(json_object_get(doc, "detail")), "its last words");
@@ -124,6 +137,7 @@ static void logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for(void 
     EXPECT(site, 3, "logs", "r/1/regular/quick", "--attempt", "2", "--json");
     fixture_user_one_line(site);
     EXPECT(site, 3, "logs", "r/1/regular/quick", "--attempt", "2");
+    assert_holds(site->output.err, "has no attempt 2; its last attempt is 1\n");
     assert_string_equal(site->output.out, "");
 }
 

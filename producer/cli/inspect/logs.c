@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
@@ -72,6 +73,49 @@ static enum evq_status print_json(const char *id, int64_t attempt, const char *d
     return status;
 }
 
+/* Whether a worker of this name, "HOST-0123456789abcdef", runs on this host. */
+static bool is_of_this_host(const char *worker)
+{
+    char host[64] = "";
+    const char *dash = strrchr(worker, '-');
+
+    return gethostname(host, sizeof host - 1) == 0 && dash != NULL &&
+           strlen(host) == (size_t)(dash - worker) && memcmp(worker, host, strlen(host)) == 0;
+}
+
+/* Says why there is no log, and what to do. path: where the log would be on this host. */
+static enum evq_status no_log(const json_t *hash, const char *id, int64_t attempt, const char *path,
+                              struct evq_error *err)
+{
+    const int64_t last = evq_json_integer(hash, "attempts", 0);
+    const char *state = evq_json_text(hash, "state", "?");
+    const char *worker = evq_json_text(hash, "worker", "");
+
+    if (last == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "'%s' has no log, because no worker has started it (it is %s); `evalq "
+                             "show %s` says more",
+                             id, state, id);
+    }
+    if (attempt > last) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "'%s' has no attempt %" PRId64 "; its last attempt is %" PRId64, id,
+                             attempt, last);
+    }
+    if (attempt == last && is_of_this_host(worker)) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "the log of attempt %" PRId64 " of '%s' is empty, because its "
+                             "evaluator printed nothing; the job is %s, and `evalq show %s` says "
+                             "more (there is no file '%s')",
+                             attempt, id, state, id, path);
+    }
+    return evq_error_set(
+        err, EVQ_E_NOT_FOUND,
+        "the log of attempt %" PRId64 " of '%s' is not on this host; if its "
+        "evaluator printed anything, the log is '%s' on the host of its worker%s%s",
+        attempt, id, path, worker[0] != '\0' ? " " : "", worker);
+}
+
 static enum evq_status print_log(struct evq_cli *cli, const char *id, const json_t *view,
                                  const char *epoch, struct evq_error *err)
 {
@@ -93,20 +137,23 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
         return evq_error_set(err, EVQ_E_NOMEM, "the log of '%s'", id);
     }
     if (text == NULL && detail[0] == '\0') {
-        return evq_error_set(err, EVQ_E_NOT_FOUND,
-                             "no log of attempt %" PRId64 " of '%s': it is %s, its worker kept "
-                             "nothing of it in Redis, and '%s' is not on this host (nor anywhere, "
-                             "if it wrote nothing)",
-                             attempt, id, evq_json_text(hash, "state", "?"), path);
+        return no_log(hash, id, attempt, path, err);
     }
     if (cli->terminal.json) {
         status = print_json(id, attempt, detail, text != NULL ? path : NULL, text, bytes, err);
+    } else if (text != NULL && bytes == 0) {
+        evq_cli_say(cli,
+                    "evalq: the log of attempt %" PRId64 " of '%s' is empty, because its evaluator "
+                    "printed nothing; `evalq show %s` says how the job ended",
+                    attempt, id, id);
     } else if (text != NULL) {
         evq_cli_say(cli, "evalq: %s", path);
         print_lines(text, bytes);
     } else {
-        evq_cli_say(cli, "evalq: what the worker '%s' kept of attempt %s",
-                    evq_json_text(hash, "worker", "?"), evq_json_text(hash, "attempts", "?"));
+        evq_cli_say(cli,
+                    "evalq: the log of attempt %" PRId64 " is not on this host; its worker '%s' "
+                    "kept this end of it:",
+                    attempt, evq_json_text(hash, "worker", "?"));
         print_lines(detail, strlen(detail));
     }
     free(text);
