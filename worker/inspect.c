@@ -181,7 +181,11 @@ enum evq_exit evq_inspect_main(const struct evq_options *options)
     if (status == EVQ_OK) {
         return EVQ_EXIT_OK;
     }
-    (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
+    (void)fprintf(stderr, "evalq-worker: %s%s\n", err.message,
+                  status == EVQ_E_UNSUPPORTED
+                      ? "; a command or a Python evaluator can still evaluate it, because it reads "
+                        "the file itself (docs/evaluators.md)"
+                      : "");
     switch (status) {
     case EVQ_E_GONE:
     case EVQ_E_INCOMPLETE:

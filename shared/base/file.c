@@ -223,6 +223,20 @@ bool evq_file_program_find(const char *name, char *out, size_t out_bytes)
     return false;
 }
 
+char *evq_file_program_fault(const char *name, int fault, char *out, size_t out_bytes)
+{
+    struct stat info;
+
+    if (fault == EACCES && strchr(name, '/') != NULL && stat(name, &info) == 0 &&
+        S_ISREG(info.st_mode) && access(name, X_OK) != 0) {
+        (void)snprintf(out, out_bytes, "cannot be executed: %s; run `chmod +x '%s'`",
+                       strerror(fault), name);
+    } else {
+        (void)snprintf(out, out_bytes, "cannot be executed: %s", strerror(fault));
+    }
+    return out;
+}
+
 bool evq_file_ends_with(const char *path, const char *ending)
 {
     const size_t bytes = strlen(path);

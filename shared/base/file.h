@@ -52,6 +52,10 @@ void evq_file_close(int *fd);
  * is not there, or must not be executed. */
 bool evq_file_program_find(const char *name, char *out, size_t out_bytes);
 
+/* Writes "cannot be executed: " and the reason. fault: the errno of the attempt. If the file lacks
+ * the permission, says how to give it. Returns out. */
+char *evq_file_program_fault(const char *name, int fault, char *out, size_t out_bytes);
+
 bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
 /* Opens an unnamed temporary file on the file system of directory. It disappears when its

@@ -50,6 +50,9 @@ static const struct {
     TEXT("evalq.yaml", 0644, configuration),
     TEXT("good.yaml", 0644, configuration),
     TEXT("roots.yaml", 0644, "roots: {ckpt: ./ckpt}\n"),
+    TEXT("plain.yaml", 0644,
+         "roots: {ckpt: ./ckpt}\nevaluators: {plain: {argv: [./words.yaml]}}\n"
+         "suites: {plain: {evaluator: plain, tasks: [{name: t}]}}\n"),
     TEXT("unknown.yaml", 0644, "suits: {}\n"),
     TEXT("words.yaml", 0644, "hello\n"),
     TEXT("latin.yaml", 0644, "roots: {a: \xff}\n"),

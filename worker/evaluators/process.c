@@ -188,7 +188,8 @@ enum evq_status evq_process_start(const struct evq_process_config *config,
         return evq_error_set(err, EVQ_E_IO, "fork for '%s': %s", config->argv[0],
                              strerror(fork_errno));
     }
-    *ret_process = (struct evq_process){.guard = guard, .status_fd = fds[0]};
+    *ret_process =
+        (struct evq_process){.program = config->argv[0], .guard = guard, .status_fd = fds[0]};
     return EVQ_OK;
 }
 
@@ -283,7 +284,7 @@ void evq_process_end(struct evq_process *process, int64_t grace_ms)
 void evq_process_describe(const struct evq_process *process, char *out, size_t out_bytes)
 {
     if (process->exec_errno != 0) {
-        (void)snprintf(out, out_bytes, "cannot be executed: %s", strerror(process->exec_errno));
+        (void)evq_file_program_fault(process->program, process->exec_errno, out, out_bytes);
     } else if (process->lost) {
         (void)snprintf(out, out_bytes, "its guard process vanished");
     } else if (!process->ended) {

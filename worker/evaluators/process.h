@@ -23,6 +23,7 @@ struct evq_process_config {
 };
 
 struct evq_process {
+    const char *program; // argv[0] of its configuration, borrowed.
     pid_t guard;
     pid_t pid;     // Leader of the session and of the group; 0 until it runs.
     int status_fd; // Poll it for reading beside other descriptors, then call evq_process_check().

@@ -1,5 +1,6 @@
 #include "worker/supervisor/suite_registry.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,10 +53,14 @@ static bool programs_are_there(const struct evq_config *config, const struct evq
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const struct evq_evaluator *evaluator = evq_config_evaluator(config, names[i]);
         if (evaluator != NULL && !evq_file_program_find(evaluator->argv[0], path, sizeof(path))) {
+            char fault[PATH_MAX + 128] = "is not in $PATH";
+            if (strchr(evaluator->argv[0], '/') != NULL) {
+                (void)evq_file_program_fault(evaluator->argv[0], errno, fault, sizeof(fault));
+            }
             (void)evq_error_set(why, EVQ_E_INVALID,
                                 "suite '%s' cannot be served: the program '%s' of evaluator '%s' "
-                                "is not there or cannot be executed",
-                                suite->name, evaluator->argv[0], evaluator->name);
+                                "%s",
+                                suite->name, evaluator->argv[0], evaluator->name, fault);
             return false;
         }
     }

@@ -215,8 +215,8 @@ enum evq_status evq_service_command_check(const char *command, struct evq_error 
     if (strchr(command, '/') != NULL) {
         return access(command, X_OK) == 0
                    ? EVQ_OK
-                   : evq_error_set(err, EVQ_E_NOT_FOUND, "the command '%s' cannot be run: %s",
-                                   command, strerror(errno));
+                   : evq_error_set(err, EVQ_E_NOT_FOUND, "the command '%s' %s", command,
+                                   evq_file_program_fault(command, errno, path, sizeof path));
     }
     return evq_file_program_find(command, path, sizeof path)
                ? EVQ_OK
