@@ -16,6 +16,7 @@
 #define EVQ_QUEUE_LEASE_MS        15000
 #define EVQ_QUEUE_HEARTBEAT_MS    3000
 #define EVQ_QUEUE_CLASSES_MAX     64
+#define EVQ_QUEUE_PREFERRED_MAX   64
 #define EVQ_QUEUE_BATCH_MAX       500
 #define EVQ_QUEUE_COMPLETIONS_MAX 64
 #define EVQ_QUEUE_TOKEN_BYTES_MAX 64
@@ -112,6 +113,10 @@ struct evq_claim_request {
     uint32_t claims_room;
     const uint32_t *classes; // Class numbers that fit, in any order.
     uint32_t class_count;
+    // Ids of jobs to take first, as long as that is fair to other runs. At most
+    // EVQ_QUEUE_PREFERRED_MAX.
+    char (*preferred)[EVQ_JOB_ID_BYTES_MAX];
+    uint32_t preferred_count;
 };
 struct evq_claimed {
     uint32_t count;

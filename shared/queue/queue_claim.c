@@ -51,6 +51,10 @@ enum evq_status evq_queue_claim_check(const struct evq_claim_request *request,
         return evq_error_set(err, EVQ_E_INVALID, "a claim from %u classes, allowed %d",
                              (unsigned)request->class_count, EVQ_QUEUE_CLASSES_MAX);
     }
+    if (request->preferred_count > EVQ_QUEUE_PREFERRED_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "a claim that prefers %u jobs, allowed %d",
+                             (unsigned)request->preferred_count, EVQ_QUEUE_PREFERRED_MAX);
+    }
     return EVQ_OK;
 }
 
@@ -64,6 +68,12 @@ void evq_queue_claim_words(struct evq_queue *queue, const struct evq_claim_reque
     evq_queue_call_number(queue, request->class_count);
     for (uint32_t i = 0; i < request->class_count; i++) {
         evq_queue_call_number(queue, request->classes[i]);
+    }
+    if (request->preferred_count > 0) {
+        evq_queue_call_number(queue, request->preferred_count);
+    }
+    for (uint32_t i = 0; i < request->preferred_count; i++) {
+        evq_queue_call_text(queue, request->preferred[i]);
     }
 }
 

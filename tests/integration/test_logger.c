@@ -415,7 +415,12 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     struct evq_claimed claimed;
     struct evq_error err;
     uint32_t number = 1;
-    struct evq_claim_request ask = {"w", "again", 600000, 1, 0, &number, 1};
+    const struct evq_claim_request ask = {.worker = "w",
+                                          .request = "again",
+                                          .lease_ms = 600000,
+                                          .claims_max = 1,
+                                          .classes = &number,
+                                          .class_count = 1};
     assert_status_err(evq_queue_claim(scene->queue, &ask, again, &claimed, &err), EVQ_OK, &err);
     assert_int_equal(claimed.count, 1);
     job_finish(scene, again[0]);

@@ -67,6 +67,17 @@ static enum evq_status job_send(struct evq_slot *slot, const struct evq_lease *l
     return status;
 }
 
+/* A job on a model server leaves its checkpoint loaded there. */
+static void warm_note(struct evq_slot *slot, const struct evq_lease *lease)
+{
+    if (lease->suite->harness[0] != '\0') {
+        const char *suite = strrchr(lease->claim->id, '/');
+        const int bytes = suite != NULL ? (int)(suite - lease->claim->id) : 0;
+        (void)snprintf(slot->warm, sizeof(slot->warm), "%.*s", bytes, lease->claim->id);
+        slot->warm_evaluator = lease->suite->evaluator;
+    }
+}
+
 void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        struct evq_lease *lease)
 {
@@ -87,6 +98,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->kill_ms = 0;
     slot->last_note_ms = now_ms;
     slot->limit_ms = now_ms + job_limit_ms(supervisor, lease->suite);
+    warm_note(slot, lease);
     evq_slot_move(slot, EVQ_SLOT_ON_JOB);
     evq_prefetch_begin(supervisor);
     evq_log(EVQ_LOG_INFO, "job_start", "job=%s slot=%u attempt=%d alone=%d queued_ms=%lld",

@@ -1,4 +1,7 @@
 /* Decides which jobs the slots of this worker can take now. */
+#include <stdio.h>
+#include <string.h>
+
 #include "shared/base/clock.h"
 #include "worker/supervisor/supervisor.h"
 
@@ -58,6 +61,31 @@ uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64
         }
     }
     return mask;
+}
+
+bool evq_claim_rules_warm(const struct evq_slot *slot, const char *id)
+{
+    const size_t bytes = strlen(slot->warm);
+
+    return bytes > 0 && strncmp(id, slot->warm, bytes) == 0 && id[bytes] == '/';
+}
+
+uint32_t evq_claim_rules_preferred(const struct evq_supervisor *supervisor,
+                                   const struct evq_slot *slot, char (*ids)[EVQ_JOB_ID_BYTES_MAX],
+                                   uint32_t count)
+{
+    const struct evq_config *config = supervisor->config;
+
+    for (size_t i = 0; slot->warm[0] != '\0' && i < config->suite_count; i++) {
+        const struct evq_suite *suite = &config->suites[i];
+        if (count < EVQ_QUEUE_PREFERRED_MAX && suite->harness[0] != '\0' &&
+            strcmp(suite->evaluator, slot->warm_evaluator) == 0) {
+            const int bytes =
+                snprintf(ids[count], EVQ_JOB_ID_BYTES_MAX, "%s/%s", slot->warm, suite->name);
+            count += bytes < EVQ_JOB_ID_BYTES_MAX; // There is no job with a longer id.
+        }
+    }
+    return count;
 }
 
 static bool alone_present(const struct evq_supervisor *supervisor)

@@ -18,15 +18,19 @@ static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *le
     *at = lease;
 }
 
+/* The idle slot for the job; if possible, one whose model server has loaded its checkpoint. */
 static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struct evq_claim *claim)
 {
+    struct evq_slot *found = NULL;
+
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_IDLE && evq_claim_rules_fit(supervisor, claim->job, slot)) {
-            return slot;
+        if (slot->state == EVQ_SLOT_IDLE && evq_claim_rules_fit(supervisor, claim->job, slot) &&
+            (found == NULL || evq_claim_rules_warm(slot, claim->id))) {
+            found = slot;
         }
     }
-    return NULL;
+    return found;
 }
 
 /* Starts the held jobs that can run now: an `alone` job if no other job runs, others in any free
@@ -82,6 +86,8 @@ struct want { // What the next claim asks for.
     uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
     uint32_t class_count;
     uint32_t claims_max;
+    char preferred[EVQ_QUEUE_PREFERRED_MAX][EVQ_JOB_ID_BYTES_MAX];
+    uint32_t preferred_count;
 };
 
 /* Collects what the idle slots that fit the same classes as slot number `first` can claim. Returns
@@ -95,7 +101,7 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
     }
     want->class_count = evq_suite_registry_classes(
         &supervisor->registry, evq_claim_rules_classes(supervisor, slot->fits), want->classes);
-    want->claims_max = 0;
+    want->claims_max = want->preferred_count = 0;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *other = &supervisor->slots[i];
         const bool same = other->state == EVQ_SLOT_IDLE && other->fits == slot->fits;
@@ -103,6 +109,10 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
             return false; // An earlier slot of this group was asked for already.
         }
         want->claims_max += same;
+        if (same) {
+            want->preferred_count = evq_claim_rules_preferred(supervisor, other, want->preferred,
+                                                              want->preferred_count);
+        }
     }
     const int64_t jobs_left = supervisor->options->max_jobs - supervisor->jobs_taken;
     if (supervisor->options->max_jobs > 0 && jobs_left < want->claims_max) {
@@ -112,8 +122,7 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
     return want->class_count > 0 && want->claims_max > 0;
 }
 
-static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
-                                             const struct want *want)
+static struct evq_claim_request request_make(struct evq_supervisor *supervisor, struct want *want)
 {
     if (supervisor->request[0] == '\0') {
         (void)snprintf(supervisor->request, sizeof(supervisor->request), "%016llx%016llx",
@@ -126,7 +135,9 @@ static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
                                       .claims_max = want->claims_max,
                                       .claims_room = CLAIMS_MAX,
                                       .classes = want->classes,
-                                      .class_count = want->class_count};
+                                      .class_count = want->class_count,
+                                      .preferred = want->preferred,
+                                      .preferred_count = want->preferred_count};
 }
 
 static void claimed_take(struct evq_supervisor *supervisor, const struct want *want,

@@ -223,6 +223,7 @@ void evq_slot_close(struct evq_slot *slot)
     evq_program_log_close(&slot->errors);
     slot->kill_ms = slot->limit_ms = 0;
     slot->ending = EVQ_CAUSE_NONE;
+    slot->warm[0] = '\0';
     evq_slot_move(slot, EVQ_SLOT_ON_CHILD_DIED);
 }
 

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include "shared/queue/job.h"
 #include "worker/child/channel.h"
 #include "worker/devices/devices.h"
 #include "worker/evaluators/program_log.h"
@@ -77,6 +78,9 @@ struct evq_slot {
     uint32_t failures;             // Failed starts and device faults in a row.
     char note[512];                // What the child's hello said, or why there is no child.
     int64_t since_unix_ms;         // When the slot came into its state.
+
+    char warm[EVQ_JOB_ID_BYTES_MAX]; // RUN/STEP/VARIANT that its model server has loaded, or "".
+    const char *warm_evaluator;      // The evaluator of that server.
 
     struct evq_lease *lease; // The job that the child has; NULL: none, or one that we gave up.
     enum evq_cause ending;   // Why we end the job. What its child then reports does not count.

@@ -190,6 +190,14 @@ uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64
 /* Whether the slot has the GPUs and the memory that the job needs. */
 bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
                          const struct evq_slot *slot);
+/* Whether the job is of the checkpoint that the slot's model server has loaded. */
+bool evq_claim_rules_warm(const struct evq_slot *slot, const char *id);
+/* Adds the ids of the jobs that the slot's model server could run with the checkpoint that it has
+ * loaded. ids has room for EVQ_QUEUE_PREFERRED_MAX, and count of them are set. Returns the new
+ * count. */
+uint32_t evq_claim_rules_preferred(const struct evq_supervisor *supervisor,
+                                   const struct evq_slot *slot, char (*ids)[EVQ_JOB_ID_BYTES_MAX],
+                                   uint32_t count);
 uint32_t evq_claim_rules_idle(const struct evq_supervisor *supervisor); // Slots that are idle.
 uint32_t evq_claim_rules_busy(const struct evq_supervisor *supervisor); // Slots that have a job.
 /* Whether the child of some slot is starting or leaving. */

@@ -1,7 +1,7 @@
 # Joins the server-side functions into one library and writes OUT: a C byte array (C11 guarantees string literals of only 4,095
 # bytes) and the build number of DIR/BUILD. The files of library/ come first, in this order. Each function's file follows in a block
 # of its own, so that its local names are its own: Lua allows 200 local names in one scope.
-set(library base job flow backfill sweep results view ticket plain_submits plain_ends keys)
+set(library base job flow backfill prefer sweep results view ticket plain_submits plain_ends keys)
 file(GLOB functions ${DIR}/attempt/*.lua ${DIR}/operate/*.lua ${DIR}/results/*.lua ${DIR}/submit/*.lua)
 list(SORT functions)
 file(READ ${DIR}/BUILD build)

@@ -8,32 +8,34 @@ ARGV[3] lease_ms  1 to 3600000: how long the attempt may be silent
 ARGV[4] count     1 to 64: how many jobs at most
 ARGV[5] nclasses  0 to 64
 ARGV[6...] class  numbers of the classes that fit
+ARGV[...] nprefer, id...  optional, 0 to 64: jobs to take first within the bound of library/prefer.lua
 
 Returns {"jobs" | "none", now, classes_version, due_ms, {id, token, record, attempt, shard, shards, merge, alone,
         queued_ms, task_done...}...}.
 Holds   before and after the call, an unfinished job is in exactly one of wait, begun, delayed, leases and sharded.
-Cost    O(C + log n) a job, C classes named, and less where jobs of one flow come one after another; at most 8 looks and 8
-        promotions besides.
+Cost    O(C + log n) a job, C classes named, and less where jobs of one flow come one after another; O(log n) more for each
+        preferred id; at most 8 looks and 8 promotions besides.
 --]]
 
--- Reads the last arguments, nclasses class..., which begin at args[at].
-function Claim.read_classes(args, at)
+-- Reads the arguments nclasses class..., which begin at args[at]. more: others may follow. Returns where they begin, too.
+function Claim.read_classes(args, at, more)
     local classes = {}
     local n = integer_arg(args, at, 0, CLASSES_MAX, 'nclasses')
-    if #args ~= at + n then
+    if #args < at + n or (#args > at + n and not more) then
         refuse('expected ' .. n .. ' classes, got ' .. (#args - at))
     end
     for i = 1, n do
         classes[i] = text_of(integer_arg(args, at + i, 1, CLASSES_MAX, 'class'))
     end
-    return classes
+    return classes, at + n + 1
 end
 
 -- Reads and checks the arguments of a claim, which begin at args[at].
 function Claim.read(args, at)
     local claim = { worker = label_arg(args, at, 64, 'worker'), request = label_arg(args, at + 1, 64, 'request'),
         lease = integer_arg(args, at + 2, 1, LEASE_MS_MAX, 'lease_ms'), count = integer_arg(args, at + 3, 1, 64, 'count') }
-    claim.classes = Claim.read_classes(args, at + 4)
+    claim.classes, at = Claim.read_classes(args, at + 4, true)
+    claim.prefer = Prefer.read(args, at)
     return claim
 end
 
@@ -57,7 +59,19 @@ end
 -- Moves on in the line after its first flow was served and put back with the given start.
 local function line_on(claim, head, start)
     local line = claim.lines[head.ready]
-    line.at, line.back = line.at + 2, math.min(line.back, start)
+    if line then -- A preferred flow was not the first of its line, which is read again.
+        line.at, line.back = line.at + 2, math.min(line.back, start)
+    end
+end
+
+-- What is needed to serve a flow. next: the start of the flow behind it in its line.
+function Claim.head(flow, name, variant, suite, class, band, run, start, next)
+    local ready = class .. ':' .. SMALL[band]
+    local suffix = flow .. ':' .. ready
+    return { flow = flow, start = start, run = run, class = class, band = band, band_text = SMALL[band],
+        ready = PREFIX .. 'ready:' .. ready, wait = PREFIX .. 'wait:' .. suffix, begun = PREFIX .. 'begun:' .. suffix,
+        name = name, variant = variant, suite = suite, next = next, preferred = false, cost = false, head = false,
+        rest = false, started = 0 }
 end
 
 -- Finds the flow to serve next in one class and band. Nil: there is none.
@@ -84,11 +98,8 @@ local function find_head(claim, class, band)
             claim.lines[ready] = nil
             call('ZADD', ready, 'XX', number_text(run[VT_FIELD[band]]), flow)
         else
-            local suffix = flow .. ':' .. class .. ':' .. SMALL[band]
-            return { flow = flow, start = start, run = run, class = class, band = band, band_text = SMALL[band],
-                ready = ready, wait = PREFIX .. 'wait:' .. suffix, begun = PREFIX .. 'begun:' .. suffix, name = name,
-                variant = variant, suite = suite, next = math.min(start_at(line, line.at + 2), line.back),
-                cost = false, head = false, rest = false, started = 0 }
+            return Claim.head(flow, name, variant, suite, class, band, run, start,
+                math.min(start_at(line, line.at + 2), line.back))
         end
     end
     claim.cut = true
@@ -349,7 +360,9 @@ local function served(claim, head, n)
         vt, clock = moved_on(vt, clock, start, cost_of(head))
         start = max(vt, clock)
     end
-    Queue.set_meta(clock_field, clock)
+    if not head.preferred then -- Otherwise a run that comes back would wait for the run that was taken out of turn.
+        Queue.set_meta(clock_field, clock)
+    end
     Queue.set_meta('served', Queue.meta().served + n)
     if run.moved and run.moved ~= time then -- This claim serves the run in two bands.
         call('HSET', PREFIX .. 'run:' .. run.name, run.moved, number_text(run[run.moved]))
@@ -374,7 +387,12 @@ local function serve(claim, band)
             claim.empty[band] = true
             return 0
         end
-        local ok, popped, unbegun = pcall(pop, claim, head, try > 1 and 1)
+        local ok, popped, unbegun = true, Prefer.pop(claim, band, head), true
+        if popped then
+            head = popped.head
+        else
+            ok, popped, unbegun = pcall(pop, claim, head, try > 1 and 1)
+        end
         claim.heads[band][head.class] = nil
         local n = ok and start_all(claim, head, popped, unbegun) or 0
         if n > 0 then

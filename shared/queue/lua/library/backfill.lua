@@ -66,6 +66,14 @@ function Backfill.take(flow, class, band, place)
     end
 end
 
+-- After a job was taken from its place. top: the highest place taken before.
+function Backfill.note_taken(flow, class, band, place, top)
+    Backfill.take(flow, class, band, place)
+    if place > top then
+        call('HSET', PREFIX .. 'flow:' .. flow, 'taken_top', text_of(place))
+    end
+end
+
 -- A step that was taken inside the gap, which is then no gap any more. Nil: it is still a gap.
 local function gap_cut(flow, low, high)
     local base = low - low % SPAN
@@ -123,10 +131,7 @@ function Backfill.pop(flow, class, band)
         end
     end
     call('ZREM', wait, tag)
-    Backfill.take(flow, class, band, place)
-    if place > top then
-        call('HSET', PREFIX .. 'flow:' .. flow, 'taken_top', text_of(place))
-    end
+    Backfill.note_taken(flow, class, band, place, top)
     return tag
 end
 

@@ -46,7 +46,7 @@ local FLOWS, CLASSES = {}, {} -- What a submit read, kept for later submits of t
 
 -- The library's modules. A file of library/ or a function's file fills each.
 local Queue, Keys, Job, Flow, Backfill, Sweep, Results = {}, {}, {}, {}, {}, {}, {}
-local Ticket, View, Submit, PlainSubmits, Claim, Complete, PlainEnds = {}, {}, {}, {}, {}, {}, {}
+local Ticket, View, Submit, PlainSubmits, Claim, Prefer, Complete, PlainEnds = {}, {}, {}, {}, {}, {}, {}, {}
 
 -- Lua's own functions. They do not exist while the library loads, so the first call sets them.
 local find, match, format, byte, char, floor, max
