@@ -67,7 +67,11 @@ evaluators:
     python: $PYTHON
     harness_python: $PYTHON
     options: {{max_model_len: 256, enforce_eager: true}}
-    env: {{PYTHONPATH: "{PACKAGE}:{STANDIN}:$OUT", STANDIN_FAULT: $OUT/fault, STANDIN_STARTS: $OUT/starts}}
+    env:
+      PYTHONPATH: "{PACKAGE}:{STANDIN}:$OUT"
+      STANDIN_FAULT: $OUT/fault
+      STANDIN_STARTS: $OUT/starts
+      STANDIN_RELOADS: $OUT/reloads
     directory: $OUT
     start_seconds: 60
     hang_seconds: 3
@@ -75,6 +79,10 @@ suites:
   own:
     evaluator: server
     harness: {{kind: python, function: "my_eval:run", samples: $OUT/samples}}
+  short:
+    evaluator: server
+    limits: {{seconds: 8}}
+    harness: {{kind: python, function: "my_eval:run"}}
   two:
     evaluator: server
     harness: {{kind: python, function: "my_eval:run", tasks: [a, b/c]}}
@@ -134,7 +142,10 @@ class ServerTest(SceneTest):
 
     def starts(self) -> "List[List[str]]":
         """(pid, port, model) of each start of the stand-in."""
-        path = os.path.join(self.scene.out, "starts")
+        return self.noted("starts")
+
+    def noted(self, name: str) -> "List[List[str]]":
+        path = os.path.join(self.scene.out, name)
         if not os.path.exists(path):
             return []
         with open(path, encoding="utf-8") as file:
@@ -194,6 +205,32 @@ class WarmTest(ServerTest):
         self.assertEqual([name for name in two if name != "own"][0], "a")
         self.assertEqual(len(two), 2, two)  # And b-c-HASH.
         self.assertEqual(two["a"]["port"], own["port"])
+
+    def test_suites_of_one_checkpoint_are_taken_together(self) -> None:
+        """Two checkpoints and three suites, submitted in turns: by flow and step the order would be own 1, own 2, two 1 ..."""
+        paths = {step: self.checkpoint(str(step), 20 + step) for step in (1, 2)}
+        with self.scene.client("together") as client:
+            self.run_step(client, self.checkpoint("0", 20), 0)
+            starts, reloads = len(self.starts()), len(self.noted("reloads"))
+            submitted = self.submitted()
+            self.assertEqual(self.scene.evalq("pause").returncode, 0)
+            for suite in ("own", "two", "any"):
+                for step, path in paths.items():
+                    self.assertTrue(client.submit(path, step=step, suites=suite))
+            until(lambda: self.submitted() == submitted + 6, "all are queued")
+            self.assertEqual(self.scene.evalq("resume").returncode, 0)
+            self.assertTrue(client.wait(DEADLINE))
+            values: "Dict[int, set[float]]" = {1: set(), 2: set()}
+            for result in client.results():
+                if result.step in values and not result.is_end and result.metric == "value" and result.task in ("own", "any"):
+                    values[result.step].add(result.value)
+        self.assertEqual([os.path.basename(path) for path, in self.noted("reloads")[reloads:]], ["1", "2"])  # Of 6.
+        self.assertEqual(len(self.starts()), starts)
+        self.assertEqual([len(found) for found in values.values()], [1, 1], values)
+        self.assertNotEqual(values[1], values[2])
+
+    def submitted(self) -> int:
+        return int(self.scene.redis_call("HGET", "evalq:{main}:n", "submitted"))
 
     def test_samples_are_kept_where_the_suite_says(self) -> None:
         with self.scene.client("samples") as client:
@@ -283,6 +320,15 @@ class FaultTest(ServerTest):
     def test_a_server_that_hangs(self) -> None:
         self.survives("hang")
 
+    def test_a_server_that_dies_in_a_generation(self) -> None:
+        self.survives("die_late")
+
+    def test_a_server_that_hangs_in_a_generation(self) -> None:
+        self.survives("hang_late")
+
+    def test_a_server_that_answers_500_in_a_generation(self) -> None:
+        self.survives("error_late")
+
     def test_a_server_that_does_not_start(self) -> None:
         with self.scene.client("exit", log=False) as client:
             self.fault("exit")
@@ -329,6 +375,33 @@ class FaultTest(ServerTest):
             self.run_step(client, self.checkpoint("3", 3), 3)
             self.assertEqual(self.end.state, "done", self.end.reason)
         self.assertEqual(len(self.starts()), starts)
+
+    def stopped_in_a_generation(self, client: Any, suite: str, stop: Any) -> None:
+        """The server generates without end. Then stop(job), and the next checkpoint is evaluated."""
+        self.run_step(client, self.checkpoint(suite + "-1", 1), 1)
+        starts = len(self.starts())
+        self.fault("once:endless")
+        client.submit(self.checkpoint(suite + "-2", 2), step=2, suites=suite)
+        fault = os.path.join(self.scene.out, "fault")
+        until(lambda: os.path.getsize(fault) == 0, "the server has the request")
+        stop(f"{client.run}/2/regular/{suite}")
+        self.assertTrue(client.wait(DEADLINE))
+        self.run_step(client, self.checkpoint(suite + "-3", 3), 3)
+        self.assertEqual((self.end.state, len(self.starts())), ("done", starts), self.end.reason)
+
+    def test_a_job_cancelled_in_a_generation_leaves_the_server_warm(self) -> None:
+        with self.scene.client("stopped", log=False) as client:
+            self.stopped_in_a_generation(client, "own", lambda job: self.scene.evalq("cancel", job))
+            self.assertIn("cancelled", self.shown("stopped/2/regular/own"))
+
+    def test_a_job_at_its_time_limit_in_a_generation_leaves_the_server_warm(self) -> None:
+        with self.scene.client("limit", log=False) as client:
+            self.stopped_in_a_generation(client, "short", lambda job: self.timed_out(job))
+            self.assertEqual(self.attempts("limit/2/regular/short"), 2)
+
+    def timed_out(self, job: str) -> None:
+        reason = "evaluator 'server' ran longer than its limit of 8 s"
+        until(lambda: reason in self.shown(job), "the attempt is over")
 
     def test_a_worker_that_is_killed_leaves_no_server(self) -> None:
         with self.scene.client("killed", log=False) as client:

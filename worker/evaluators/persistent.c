@@ -458,7 +458,7 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
             return persistent_crash(persistent, failure, err, "said ready in the middle of a job");
         }
         if (said != SAID_DONE && evq_clock_left_ms(deadline_ms) == 0) {
-            persistent_kill(persistent, 0);
+            (void)job_cancel(persistent, request, NULL); // A program that stops in time stays warm.
             return evq_error_set(
                 err, EVQ_E_TIMEOUT, "evaluator '%s' ran longer than its limit of %lld s",
                 persistent->evaluator->name, (long long)request->suite->limit_seconds);

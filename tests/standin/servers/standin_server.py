@@ -3,6 +3,9 @@ are a function of the bytes of the weights and of the prompt. It goes wrong in t
 
     exit          ends while it starts           slow          never gets ready
     die           ends at the next generation    hang          never answers a generation
+    die_late, hang_late                          the same, when a harness asks, not for the canary
+    endless       generates without end when a harness asks
+    error_late    500 when a harness asks, and from then on for everything but /health
     memory        ends at a reload, as one without memory
     refuse        500 at a reload, dead afterwards
     silent        says that it reloaded, and did not
@@ -10,6 +13,8 @@ are a function of the bytes of the weights and of the prompt. It goes wrong in t
     partial       takes half of the new weights
     unsteady      gives another number each time
     once:FAULT    the same, once: the file is emptied then
+
+It writes a line to the file $STANDIN_STARTS for each start, and one to $STANDIN_RELOADS, if that is set, for each reload.
 """
 
 from __future__ import annotations
@@ -57,6 +62,7 @@ class State:
         self.weights = weights_of(path)
         self.cache: Dict[str, bytes] = {}  # Of a prompt: the weights that it was computed with.
         self.dead = False
+        self.broken = False  # As dead, but /health does not say so.
         self.requests = self.tokens = self.running = 0
         self.lock = threading.Lock()
 
@@ -70,6 +76,9 @@ class State:
         if fault("silent"):
             return
         new = weights_of(path)
+        if "STANDIN_RELOADS" in os.environ:
+            with open(os.environ["STANDIN_RELOADS"], "a", encoding="utf-8") as file:
+                file.write(path + "\n")
         self.weights = hashlib.sha256(self.weights + new).digest() if fault("partial") else new
 
     def value(self, weights: bytes, ids: List[int]) -> float:
@@ -80,13 +89,22 @@ class State:
         """Of each token but the first, then of the next one."""
         return [self.value(self.weights, ids[:end]) for end in range(2, len(ids) + 2 - 1)] + [self.value(self.weights, ids)]
 
-    def next(self, ids: List[int]) -> float:
-        if fault("die"):
+    def next(self, ids: List[int], late: bool) -> float:
+        late_faults = ("die_late", "hang_late", "error_late", "endless") if late else ()
+        now = fault("die", "hang", *late_faults)
+        if now.startswith("die"):
             os._exit(1)
-        if fault("hang"):
+        if now.startswith("hang"):
             with self.lock:
                 self.running += 1
             threading.Event().wait()
+        while now == "endless":
+            with self.lock:
+                self.running, self.tokens = 1, self.tokens + 1
+            time.sleep(0.05)
+        if now.startswith("error"):
+            self.broken = True
+            raise RuntimeError("the engine has a fault")
         with self.lock:
             self.requests += 1
             self.tokens += 1
@@ -135,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         if not self.allowed():
             self.answer({"error": "no key"}, 401)
-        elif self.state.dead:
+        elif self.state.dead or self.state.broken:
             self.answer({"error": "the engine is dead"}, 500)
         else:
             try:
@@ -161,16 +179,17 @@ class Handler(BaseHTTPRequestHandler):
                 state.cache.clear()
             self.answer("")
         elif path == "/v1/completions" and not state.sglang or path == "/v1/completions" and "ids" not in body:
-            ids = body["prompt"] if isinstance(body["prompt"], list) else [ord(letter) for letter in body["prompt"]]
+            late = isinstance(body["prompt"], str)
+            ids = [ord(letter) for letter in body["prompt"]] if late else body["prompt"]
             fresh: "List[Optional[float]]" = [None, *state.score(ids)]
-            values = fresh if body.get("echo") else [state.next(ids)]
+            values = fresh if body.get("echo") else [state.next(ids, late)]
             text = f" {int(-(values[-1] or 0) * 1000) % 10}"
             self.answer({"choices": [{"index": 0, "text": text, "logprobs": {"token_logprobs": values}}]})
         elif path == "/generate" and state.sglang:
             ids = body["input_ids"]
             whole = body["logprob_start_len"] == 0
             inputs = [[value, number, None] for value, number in zip([None, *state.score(ids)[:-1]], ids)] if whole else []
-            last = state.score(ids)[-1] if whole else state.next(ids)
+            last = state.score(ids)[-1] if whole else state.next(ids, False)
             self.answer({"meta_info": {"input_token_logprobs": inputs, "output_token_logprobs": [[last, 1, None]]}})
         else:
             self.answer({"error": "no such path"}, 404)

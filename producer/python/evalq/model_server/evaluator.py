@@ -64,6 +64,7 @@ class Evaluator:
         self._files: List[Tuple[str, int, int, int]] = []  # Of the loaded checkpoint, as they were then.
         self._proof: Optional[Proof] = None
         self._length_max = 0
+        self._canary: List[int] = []
 
     def close(self) -> None:
         self._server.stop()
@@ -126,7 +127,7 @@ class Evaluator:
         phases.begin("proving")
         self._loaded, self._files = contents, files
         self._length_max = self._longest(contents)
-        ids = canary(contents, self._length_max)
+        self._canary = ids = canary(contents, self._length_max)
         native = native_in_background(contents, ids, self._settings.options)
         exact = str(self._settings.options.get("dtype", "")) in ("float32", "float")
         self._proof = Proof(contents, measure(self._server, ids), native, self._known, exact, bool(why))
@@ -181,15 +182,24 @@ class Evaluator:
         watch = Watch(self._server, progress, report, float(self._settings.hang_seconds))
         try:
             with watch:
-                return runner.run(target, task.options.get("source", str(task)))
+                metrics = runner.run(target, task.options.get("source", str(task)))
+            self._check_server()  # A harness may pass over requests that failed.
+            return metrics
         except ServerLost:
             raise ServerLost(watch.reason) from None
         except Exception:
-            if watch.reason or not self._server.lives():
-                raise ServerLost(watch.reason or "the server ended") from None
+            if watch.reason:
+                raise ServerLost(watch.reason) from None
+            self._check_server()
             raise
         finally:
             phases.end()
+
+    def _check_server(self) -> None:
+        """Raises if the server ended or does not answer the canary any more."""
+        if not self._server.lives():
+            raise ServerError(f"{self._server.name} ended")
+        self._server.next_token(self._canary)
 
 
 def _samples(harness: Harness, checkpoint: Checkpoint, task: Task) -> Optional[str]:

@@ -60,7 +60,7 @@ class Server:
     def score(self, ids: List[int]) -> "Tuple[List[float], float]":
         """The log-probabilities of all tokens but the first, and that of the likeliest next one."""
         body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
-        values = self.http.ask("POST", "/v1/completions", body)["choices"][0]["logprobs"]["token_logprobs"]
+        values = self.http.ask("POST", "/v1/completions", body, self.canary_seconds)["choices"][0]["logprobs"]["token_logprobs"]
         if len(values) != len(ids) + 1 or any(value is None for value in values[1:]):
             raise ServerError(f"the server gave {len(values)} log-probabilities for a prompt of {len(ids)} tokens")
         return [float(value) for value in values[1:-1]], float(values[-1])
@@ -68,9 +68,14 @@ class Server:
     def next_token(self, ids: List[int]) -> float:
         """The log-probability of the likeliest next token, by the way that generations take: through the caches."""
         body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
-        return float(self.http.ask("POST", "/v1/completions", body)["choices"][0]["logprobs"]["token_logprobs"][0])
+        answer = self.http.ask("POST", "/v1/completions", body, self.canary_seconds)
+        return float(answer["choices"][0]["logprobs"]["token_logprobs"][0])
 
     # What they have in common.
+
+    @property
+    def canary_seconds(self) -> float:
+        return min(60.0, self.settings.hang_seconds)
 
     def environment(self) -> Dict[str, str]:
         environment = dict(os.environ, EVALQ_SERVER_KEY=self.key)
@@ -224,7 +229,7 @@ class Sglang(Server):
 
     def _generate(self, ids: List[int], begin: int) -> Any:
         body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_logprob": True}
-        return self.http.ask("POST", "/generate", {**body, "logprob_start_len": begin})["meta_info"]
+        return self.http.ask("POST", "/generate", {**body, "logprob_start_len": begin}, self.canary_seconds)["meta_info"]
 
     def score(self, ids: List[int]) -> "Tuple[List[float], float]":
         told = self._generate(ids, 0)
