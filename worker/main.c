@@ -1,6 +1,7 @@
 #include "shared/base/program.h"
 #include "worker/child/child.h"
 #include "worker/child/prefetch_reader.h"
+#include "worker/convert/convert.h"
 #include "worker/eval.h"
 #include "worker/inspect.h"
 #include "worker/options.h"
@@ -26,6 +27,8 @@ int main(int argc, char **argv)
         return (int)evq_eval_main(&options);
     case EVQ_COMMAND_INSPECT:
         return (int)evq_inspect_main(&options);
+    case EVQ_COMMAND_CONVERT:
+        return evq_convert_main(&options);
     case EVQ_COMMAND_CHILD:
         return (int)evq_child_main(&options);
     case EVQ_COMMAND_PREFETCH:

@@ -13,8 +13,8 @@ static const struct evq_option option_table[] = {
     {"suites", 0, EVQ_OPTION_TEXT, "LIST",
      "run: only these suites of the configuration, such as a,b", 0, 0},
     {"suite", 's', EVQ_OPTION_TEXT, "NAME", "eval: which suite", 0, 0},
-    {"variant", 0, EVQ_OPTION_TEXT, "NAME", "eval: which weights of the checkpoint; else regular",
-     0, 0},
+    {"variant", 0, EVQ_OPTION_TEXT, "NAME",
+     "eval, convert: which weights of the checkpoint; else regular", 0, 0},
     {"threads", 0, EVQ_OPTION_INTEGER, "N", "run, eval: CPU threads per slot; else cores / slots",
      0, 4096},
     {"warm", 0, EVQ_OPTION_FLAG, NULL,
@@ -25,8 +25,12 @@ static const struct evq_option option_table[] = {
     {"deadline", 0, EVQ_OPTION_INTEGER, "UNIX",
      "run: be gone by this time; else $SLURM_JOB_END_TIME", 1, INT64_C(1) << 40},
     {"json", 0, EVQ_OPTION_FLAG, NULL, "eval, inspect: print one JSON object", 0, 0},
-    {"base", 0, EVQ_OPTION_TEXT, "PATH", "inspect: the base of a LoRA adapter; else where it says",
+    {"base", 0, EVQ_OPTION_TEXT, "PATH",
+     "inspect, convert: the base of a LoRA adapter, else where it says; convert: where "
+     "configuration, tokenizer and names come from if the checkpoint lacks them",
      0, 0},
+    {"tokenizer", 0, EVQ_OPTION_TEXT, "DIR",
+     "convert: where the tokenizer comes from if the checkpoint lacks it; else --base", 0, 0},
     {"digest", 0, EVQ_OPTION_FLAG, NULL, "inspect: digest all weights too (reads everything)", 0,
      0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -40,18 +44,23 @@ static const struct evq_man_item word_list[] = {
     {"run", "take jobs from the queue until stopped; also when no word is given"},
     {"eval", "evaluate one checkpoint here and now, without Redis"},
     {"inspect", "print what a checkpoint holds"},
+    {"convert", "write a checkpoint as a Transformers directory"},
     {NULL, NULL},
 };
 
 const struct evq_man evq_options_man = {
     .name = "evalq-worker",
     .command = "evalq-worker",
-    .usage = "[run] [OPTION...]\neval PATH --suite NAME [OPTION...]\ninspect PATH [OPTION...]",
+    .usage = "[run] [OPTION...]\neval PATH --suite NAME [OPTION...]\ninspect PATH [OPTION...]\n"
+             "convert PATH OUTPUT [OPTION...]",
     .summary = "evaluate checkpoints",
     .description =
         "run (also when no word is given) takes jobs from the queue and evaluates them, one per "
         "slot at a time, until it is stopped. eval evaluates one checkpoint here and now, without "
-        "Redis. inspect prints what a checkpoint holds.\n\n"
+        "Redis. inspect prints what a checkpoint holds. convert writes the weights of any "
+        "checkpoint "
+        "that evalq reads, with an adapter merged, as a Transformers directory; without PATH and "
+        "OUTPUT it is a prepare command.\n\n"
         "SIGTERM or SIGINT drains: running jobs end or are released within worker.drain_seconds; "
         "a second signal releases them at once.",
     .list_title = "Words",
@@ -81,6 +90,33 @@ static enum evq_status options_check(const struct evq_option_set *set, const cha
     return EVQ_OK;
 }
 
+/* convert takes both paths, or none: prepare gives them in the environment. */
+static enum evq_status paths_take(struct evq_options *options, char **words, int count,
+                                  struct evq_error *err)
+{
+    const bool converts = options->command == EVQ_COMMAND_CONVERT;
+    const bool wants_path =
+        options->command == EVQ_COMMAND_EVAL || options->command == EVQ_COMMAND_INSPECT;
+    const int words_max = wants_path ? 2 : converts ? 3 : 1;
+
+    if (wants_path && count < 2) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s needs the PATH of a checkpoint", words[0]);
+    }
+    if (converts && count == 2) {
+        return evq_error_set(err, EVQ_E_INVALID, "convert needs a PATH and an OUTPUT directory");
+    }
+    if (count > words_max) {
+        return evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s': %s takes %s",
+                             words[words_max], words[0],
+                             wants_path ? "one PATH"
+                             : converts ? "PATH and OUTPUT"
+                                        : "none");
+    }
+    options->path = count > 1 ? words[1] : NULL;
+    options->output = count > 2 ? words[2] : NULL;
+    return EVQ_OK;
+}
+
 static enum evq_status words_take(struct evq_options *options, char **words, int count,
                                   struct evq_error *err)
 {
@@ -92,27 +128,24 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
         options->command = EVQ_COMMAND_EVAL;
     } else if (strcmp(command, "inspect") == 0) {
         options->command = EVQ_COMMAND_INSPECT;
+    } else if (strcmp(command, "convert") == 0) {
+        options->command = EVQ_COMMAND_CONVERT;
     } else if (strcmp(command, "child") == 0) {
         options->command = EVQ_COMMAND_CHILD;
     } else if (strcmp(command, "prefetch") == 0) {
         options->command = EVQ_COMMAND_PREFETCH;
     } else {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "unknown command '%s': expected run, eval or inspect", command);
+                             "unknown command '%s': expected run, eval, inspect or convert",
+                             command);
     }
-    const bool wants_path =
-        options->command == EVQ_COMMAND_EVAL || options->command == EVQ_COMMAND_INSPECT;
     if (options->help || options->version) {
         return EVQ_OK;
     }
-    if (wants_path && count < 2) {
-        return evq_error_set(err, EVQ_E_INVALID, "%s needs the PATH of a checkpoint", command);
+    enum evq_status status = paths_take(options, words, count, err);
+    if (status != EVQ_OK) {
+        return status;
     }
-    if (count > (wants_path ? 2 : 1)) {
-        return evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s': %s takes %s",
-                             words[wants_path ? 2 : 1], command, wants_path ? "one PATH" : "none");
-    }
-    options->path = wants_path ? words[1] : NULL;
     if (options->command == EVQ_COMMAND_EVAL && options->suite == NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "eval needs --suite NAME");
     }
@@ -150,9 +183,10 @@ enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret
         .json = evq_option_flag(&set, "json"),
         .digest = evq_option_flag(&set, "digest"),
         .base = evq_option_text(&set, "base", NULL),
+        .tokenizer = evq_option_text(&set, "tokenizer", NULL),
     };
     status = words_take(&options, set.args, set.arg_count, err);
-    if (status == EVQ_OK && options.command <= EVQ_COMMAND_INSPECT && !options.help &&
+    if (status == EVQ_OK && options.command <= EVQ_COMMAND_CONVERT && !options.help &&
         !options.version) {
         status = options_check(&set, set.arg_count > 0 ? set.args[0] : "run", err);
     }

@@ -14,6 +14,7 @@ enum evq_options_command {
     EVQ_COMMAND_RUN,
     EVQ_COMMAND_EVAL,
     EVQ_COMMAND_INSPECT,
+    EVQ_COMMAND_CONVERT,
     EVQ_COMMAND_CHILD,   // Internal: the supervisor starts it for each slot.
     EVQ_COMMAND_PREFETCH // Internal: the supervisor starts it to read the next checkpoint.
 };
@@ -23,18 +24,22 @@ struct evq_options {
     bool help;
     bool version;
     struct evq_config_source source;
-    const char *path;    // For eval and inspect.
-    const char *base;    // For inspect: the base of an adapter; NULL: where the adapter says.
-    const char *suite;   // For eval.
-    const char *variant; // For eval: which weights; NULL: regular.
-    const char *suites;  // For run: "a,b"; NULL: all.
-    const char *devices; // NULL: as configured.
-    int32_t slots;       // -1: as configured.
-    int64_t max_jobs;    // 0: no limit.
-    int64_t idle_exit_s; // -1: never.
-    int64_t deadline_s;  // Unix seconds; 0: no deadline.
-    int32_t threads;     // For child and eval: CPU threads; -1: as configured.
-    bool warm;           // For run and child: start persistent evaluators before the first job.
+    const char *path;   // For eval, inspect and convert.
+    const char *output; // For convert: the new directory.
+    // For inspect and convert: the base of an adapter; NULL: where the adapter says. For convert
+    // also the model whose configuration, tokenizer and names of tensors the checkpoint lacks.
+    const char *base;
+    const char *tokenizer; // For convert: the directory of a tokenizer; NULL: base.
+    const char *suite;     // For eval.
+    const char *variant;   // For eval and convert: which weights; NULL: regular.
+    const char *suites;    // For run: "a,b"; NULL: all.
+    const char *devices;   // NULL: as configured.
+    int32_t slots;         // -1: as configured.
+    int64_t max_jobs;      // 0: no limit.
+    int64_t idle_exit_s;   // -1: never.
+    int64_t deadline_s;    // Unix seconds; 0: no deadline.
+    int32_t threads;       // For child and eval: CPU threads; -1: as configured.
+    bool warm;             // For run and child: start persistent evaluators before the first job.
     bool json;
     bool digest;
 };

@@ -1,5 +1,6 @@
 #include "shared/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -266,4 +267,19 @@ enum evq_status evq_file_unnamed(const char *directory, int *ret_fd, struct evq_
     }
     *ret_fd = fd;
     return EVQ_OK;
+}
+
+bool evq_file_directory_has_entries(const char *path)
+{
+    struct dirent *entry;
+    bool found = false;
+
+    DIR *dir = opendir(path);
+    while (dir != NULL && !found && (entry = readdir(dir)) != NULL) {
+        found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    return found;
 }

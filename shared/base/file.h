@@ -56,6 +56,7 @@ bool evq_file_program_find(const char *name, char *out, size_t out_bytes);
  * the permission, says how to give it. Returns out. */
 char *evq_file_program_fault(const char *name, int fault, char *out, size_t out_bytes);
 
+bool evq_file_directory_has_entries(const char *path);         // False also if it cannot be read.
 bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
 /* Opens an unnamed temporary file on the file system of directory. It disappears when its

@@ -48,6 +48,9 @@ struct evq_suite {
     const struct evq_task_config *tasks;
     size_t task_count;
     const char *harness;    // "", or on a model server: what runs there, as JSON.
+    const char *base;       // "", or on a model server: the directory from which a conversion takes
+                            // configuration, tokenizer and names that the checkpoint lacks.
+    const char *tokenizer;  // "", or the same for the tokenizer alone.
     char digest[33];        // XXH3-128 of the canonical definition (evaluator and all that changes
                             // numbers).
     const char *definition; // The canonical definition as JSON.

@@ -38,6 +38,14 @@ static void put_value(struct evq_buffer *out, const char *value)
     evq_buffer_json_text(out, value);
 }
 
+static void put_source(struct evq_buffer *out, const char *key, const char *path)
+{
+    if (path[0] != '\0') {
+        put_key(out, key);
+        put_value(out, path);
+    }
+}
+
 static bool put_pairs(struct evq_buffer *out, const char *key, const struct evq_pair *pairs,
                       size_t count, struct evq_arena *arena)
 {
@@ -108,6 +116,8 @@ enum evq_status evq_suite_digest(const struct evq_config_reader *reader, struct 
         evq_buffer_text(&out, evaluator->settings);
         put_key(&out, "harness");
         evq_buffer_text(&out, suite->harness);
+        put_source(&out, "base", suite->base);
+        put_source(&out, "tokenizer", suite->tokenizer);
     }
     if (prepare != NULL) {
         put_key(&out, "prepare");

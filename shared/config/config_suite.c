@@ -268,6 +268,7 @@ static enum evq_status read_content(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where,
                                     struct evq_suite *suite)
 {
+    static const char *const sources[] = {"base", "tokenizer"};
     const struct evq_node *tasks = entry_of(node, "tasks");
     const struct evq_node *harness = entry_of(node, "harness");
     const struct evq_evaluator *evaluator = evq_config_evaluator(reader->config, suite->evaluator);
@@ -279,6 +280,15 @@ static enum evq_status read_content(const struct evq_config_reader *reader,
                                  on_server ? "%s has no \"harness\", which a model server runs"
                                            : "%s.harness needs an evaluator of kind model_server",
                                  where);
+    }
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        const struct evq_node *source = entry_of(node, sources[i]);
+        if (source != NULL && (!on_server || suite->prepare[0] != '\0')) {
+            return evq_read_fail_key(
+                reader, source, "%s.%s is for the conversion to a model server's format, %s", where,
+                sources[i],
+                on_server ? "but prepare converts here" : "but the evaluator is no model_server");
+        }
     }
     if (on_server && tasks != NULL) {
         return evq_read_fail_key(reader, tasks, "%s.tasks belong into %s.harness", where, where);
@@ -311,6 +321,8 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
         EVQ_KEY_PLAIN("evaluator", EVQ_KEY_TEXT, struct evq_suite, evaluator),
         EVQ_KEY_PLAIN("prepare", EVQ_KEY_TEXT, struct evq_suite, prepare),
         EVQ_KEY_PLAIN("ready", EVQ_KEY_TEXT, struct evq_suite, ready),
+        EVQ_KEY_PLAIN("base", EVQ_KEY_PATH, struct evq_suite, base),
+        EVQ_KEY_PLAIN("tokenizer", EVQ_KEY_PATH, struct evq_suite, tokenizer),
         EVQ_KEY_BY("needs", read_needs),
         EVQ_KEY_BY("limits", read_limits),
         EVQ_KEY_RANGE("shards", EVQ_KEY_INT32, struct evq_suite, shards, 1, 1024),
@@ -326,6 +338,8 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
                                 .prepare = "",
                                 .ready = "",
                                 .harness = "",
+                                .base = "",
+                                .tokenizer = "",
                                 .limit_seconds = 3600,
                                 .shards = 1,
                                 .every = 1};

@@ -70,10 +70,61 @@ static void config_parse_hands_a_model_server_over_as_json(void **state)
     assert_string_not_equal(digests[0], digests[2]);
 }
 
+static void refused(const char *text, const char *why)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_config *config = NULL;
+
+    assert_int_equal(evq_config_parse(text, strlen(text), "/etc/evalq/evalq.yaml", &config, &err),
+                     EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, why));
+}
+
+/* Where a conversion finds what a checkpoint lacks: for model servers only, and in the digest. */
+static void config_parse_takes_base_and_tokenizer_of_a_model_server(void **state)
+{
+    (void)state;
+    static const char *const text = "evaluators: {m: {kind: model_server}}\n"
+                                    "suites:\n"
+                                    "  s:\n"
+                                    "    evaluator: m\n"
+                                    "    harness: {kind: command, argv: [./a]}\n%s";
+    static const char *const more[] = {"", "    base: b\n", "    base: /other/b\n",
+                                       "    tokenizer: b\n", "    base: c\n"};
+    char digests[5][33];
+
+    for (size_t i = 0; i < 5; i++) {
+        char filled[512];
+        (void)snprintf(filled, sizeof filled, text, more[i]);
+        struct evq_config *config = parsed(filled);
+        memcpy(digests[i], config->suites[0].digest, 33);
+        assert_string_equal(config->suites[0].base, i == 1   ? "/etc/evalq/b"
+                                                    : i == 2 ? "/other/b"
+                                                    : i == 4 ? "/etc/evalq/c"
+                                                             : "");
+        assert_string_equal(config->suites[0].tokenizer, i == 3 ? "/etc/evalq/b" : "");
+        for (size_t k = 0; k < i; k++) { // Absolute paths count by their base name.
+            assert_int_equal(strcmp(digests[i], digests[k]) == 0, k == 1 && i == 2);
+        }
+        evq_config_free(config);
+    }
+    refused("evaluators: {c: {kind: command, argv: [a]}}\nsuites:\n  s: {evaluator: c, base: b}\n",
+            "evalq.yaml:3:21: suites.s.base is for the conversion to a model server's format, but "
+            "the evaluator is no model_server");
+    refused("evaluators: {m: {kind: model_server}, c: {kind: command, argv: [a]}}\nsuites:\n"
+            "  s: {evaluator: m, harness: {kind: command, argv: [a]}, prepare: c, tokenizer: b}\n",
+            "suites.s.tokenizer is for the conversion to a model server's format, but prepare "
+            "converts here");
+    refused("evaluators: {m: {kind: model_server}}\nsuites:\n"
+            "  s: {evaluator: m, harness: {kind: command, argv: [a]}, tokeniser: b}\n",
+            "tokenizer");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_parse_hands_a_model_server_over_as_json),
+        cmocka_unit_test(config_parse_takes_base_and_tokenizer_of_a_model_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

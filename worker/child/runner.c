@@ -9,6 +9,7 @@
 #include "shared/checkpoint/file_list.h"
 #include "shared/queue/attempt_log.h"
 #include "worker/child/scratch.h"
+#include "worker/convert/conversion.h"
 #include "worker/evaluators/command.h"
 #include "worker/evaluators/native/native.h"
 #include "worker/evaluators/persistent.h"
@@ -322,43 +323,59 @@ static enum evq_status program_reason(const struct relay *relay, enum evq_status
     return unchanged;
 }
 
+/* Runs the suite's prepare command, or the conversion that a model server needs. Without either,
+ * *ret_path is "". */
+static enum evq_status prepare_open(const struct evq_command_place *place,
+                                    const struct relay *relay, const struct evq_eval_report *report,
+                                    struct evq_prepared *ret_prepared, const char **ret_path,
+                                    struct evq_failure *failure, struct evq_error *err)
+{
+    struct evq_eval_request mine = *relay->request;
+    const char *name = mine.suite->prepare;
+    const struct evq_evaluator *evaluator = evq_config_evaluator(mine.config, name);
+    struct evq_conversion conversion;
+    char log_path[EVQ_SCRATCH_PATH_BYTES];
+
+    *ret_path = "";
+    enum evq_status status = evq_conversion_plan(&mine, relay->fingerprint, &conversion, err);
+    if (status != EVQ_OK || (name[0] == '\0' && !conversion.needed)) {
+        return status;
+    }
+    if (conversion.needed) {
+        evaluator = &conversion.evaluator;
+    } else {
+        (void)snprintf(conversion.key, sizeof(conversion.key), "%s-%s-%s", relay->fingerprint,
+                       evq_eval_variant(&mine), name);
+    }
+    (void)snprintf(log_path, sizeof(log_path), "%s.prepare", place->log_path);
+    const struct evq_command_place prepare_place = {.devices = place->devices,
+                                                    .log_path = log_path};
+    mine.prepared = "";
+    status = evq_prepare_open(evaluator, &prepare_place, conversion.key, &mine, report,
+                              ret_prepared, failure, err);
+    if (status != EVQ_OK) {
+        return evq_error_prefix(err, conversion.needed ? "convert" : "prepare");
+    }
+    *ret_path = ret_prepared->path;
+    return check_unchanged(relay, err);
+}
+
 static enum evq_status prepared_eval(struct evq_runner *runner,
                                      const struct evq_command_place *place,
                                      const struct relay *relay,
                                      const struct evq_eval_report *report,
                                      struct evq_failure *failure, struct evq_error *err)
 {
-    const struct evq_eval_request *request = relay->request;
-    const struct evq_suite *suite = request->suite;
-    struct evq_eval_request mine = *request;
+    struct evq_eval_request mine = *relay->request;
     struct evq_prepared prepared = {.lock_fd = -1};
-    char key[256];
 
-    mine.prepared = "";
-    if (suite->prepare[0] != '\0') {
-        char log_path[EVQ_SCRATCH_PATH_BYTES];
-        (void)snprintf(key, sizeof(key), "%s-%s-%s", relay->fingerprint, evq_eval_variant(request),
-                       suite->prepare);
-        (void)snprintf(log_path, sizeof(log_path), "%s.prepare", place->log_path);
-        const struct evq_command_place prepare_place = {.devices = place->devices,
-                                                        .log_path = log_path};
-        enum evq_status status =
-            evq_prepare_open(evq_config_evaluator(request->config, suite->prepare), &prepare_place,
-                             key, &mine, report, &prepared, failure, err);
-        if (status != EVQ_OK) {
-            (void)evq_error_prefix(err, "prepare");
-            return status;
-        }
-        status = check_unchanged(relay, err);
-        if (status != EVQ_OK) {
-            evq_prepare_close(&prepared);
-            return status;
-        }
-        mine.prepared = prepared.path;
+    enum evq_status status =
+        prepare_open(place, relay, report, &prepared, &mine.prepared, failure, err);
+    if (status == EVQ_OK) {
+        status = suite_is_native(mine.suite)
+                     ? native_eval(runner, &mine, report, err)
+                     : program_eval(runner, place, &mine, report, failure, err);
     }
-    const enum evq_status status = suite_is_native(suite)
-                                       ? native_eval(runner, &mine, report, err)
-                                       : program_eval(runner, place, &mine, report, failure, err);
     evq_prepare_close(&prepared);
     return status;
 }

@@ -59,21 +59,6 @@ static enum evq_status lock_take(const char *path, const char *final,
     }
 }
 
-static bool directory_has_entries(const char *path)
-{
-    struct dirent *entry;
-    bool found = false;
-
-    DIR *dir = opendir(path);
-    while (dir != NULL && !found && (entry = readdir(dir)) != NULL) {
-        found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
-    return found;
-}
-
 static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
                                     const struct evq_command_place *place, const char *final,
                                     const struct evq_eval_request *request,
@@ -104,7 +89,7 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
     if (status == EVQ_OK) {
         status = evq_program_run_wait(&run, failure, err);
     }
-    if (status == EVQ_OK && !directory_has_entries(partial)) {
+    if (status == EVQ_OK && !evq_file_directory_has_entries(partial)) {
         status = evq_error_set(err, EVQ_E_RETRY,
                                "prepare '%s' ended with exit status 0 but left $EVALQ_OUTPUT empty",
                                evaluator->name);

@@ -498,6 +498,22 @@ static enum evq_status check_adapted(const struct evq_model_request *request,
                          embedding->name);
 }
 
+static enum evq_status tell_names(const struct build *build, struct evq_model *model,
+                                  struct evq_error *err)
+{
+    const char **names = evq_arena_array(build->arena, build->wanted_count, sizeof(*names));
+
+    if (names == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu names", build->wanted_count);
+    }
+    for (size_t i = 0; i < build->wanted_count; i++) {
+        names[i] = build->wanted[i].name;
+    }
+    model->names = names;
+    model->name_count = build->wanted_count;
+    return EVQ_OK;
+}
+
 static enum evq_status find_weights(struct build *build, struct evq_model *model,
                                     struct evq_error *err)
 {
@@ -542,7 +558,8 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
         status = make_plan(&build, model, err);
     }
     if (status == EVQ_OK) {
-        status = find_weights(&build, model, err);
+        status =
+            request->names_only ? tell_names(&build, model, err) : find_weights(&build, model, err);
     }
     return status;
 }

@@ -38,6 +38,8 @@ struct evq_model {
     // Ordered by slot and row, without gaps. The tensors belong to the checkpoint.
     const struct evq_source *sources;
     size_t source_count;
+    const char *const *names; // With names_only: the tensors that the model needs.
+    size_t name_count;
     // `unused` is a tensor of the checkpoint that the model replaces by `tied`. Their values should
     // be equal. NULL: there is none.
     const struct evq_tensor *unused, *tied;
@@ -55,6 +57,8 @@ struct evq_model_request {
     struct evq_op head;
     int32_t rows_max;
     int32_t length_max; // Longest sequence of a batch; 0: the context, but at most rows_max.
+    // Decoders only: the model gets names, and no tensor is searched.
+    bool names_only;
 };
 
 struct evq_decoder_kind;

@@ -26,8 +26,8 @@ static int64_t job_limit_ms(const struct evq_supervisor *supervisor, const struc
         seconds += 10;
         seconds += evaluator->kind == EVQ_EVALUATOR_PERSISTENT ? evaluator->start_seconds : 0;
     }
-    if (suite->prepare[0] != '\0') {
-        seconds += suite->limit_seconds;
+    if (suite->prepare[0] != '\0' || (evaluator != NULL && suite->harness[0] != '\0')) {
+        seconds += suite->limit_seconds; // On a model server, it may be converted first.
     }
     return seconds * 1000;
 }

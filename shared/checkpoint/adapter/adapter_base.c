@@ -12,8 +12,9 @@ static const char *below(int root_fd, const char *path, char *root, size_t root_
     char link[64];
 
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", root_fd);
-    const ssize_t bytes = readlink(link, root, root_bytes - 1);
-    if (bytes <= 0 || strncmp(path, root, (size_t)bytes) != 0 || path[bytes] != '/') {
+    ssize_t bytes = readlink(link, root, root_bytes - 1);
+    bytes -= bytes == 1; // The root is "/" itself.
+    if (bytes < 0 || strncmp(path, root, (size_t)bytes) != 0 || path[bytes] != '/') {
         return NULL;
     }
     path += bytes;

@@ -23,6 +23,7 @@ import argparse
 import hashlib
 import json
 import os
+import struct
 import sys
 import threading
 import time
@@ -48,12 +49,18 @@ def fault(*names: str) -> str:
 
 
 def weights_of(path: str) -> bytes:
-    found = hashlib.sha256()
-    for name in sorted(os.listdir(path)):
+    """The same for the same tensors, in whatever order they are written."""
+    tensors: Dict[str, bytes] = {}
+    for name in os.listdir(path):
         if name.endswith(".safetensors"):
             with open(os.path.join(path, name), "rb") as file:
-                found.update(file.read())
-    return found.digest()
+                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+                data = file.read()
+            header.pop("__metadata__", None)
+            for tensor, entry in header.items():
+                kind = json.dumps([tensor, entry["dtype"], entry["shape"]]).encode()
+                tensors[tensor] = kind + data[slice(*entry["data_offsets"])]
+    return hashlib.sha256(b"".join(tensors[name] for name in sorted(tensors))).digest()
 
 
 class State:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple
 
 from .._library import native_directory
-from ..lm_eval import _made_of
+from ..lm_eval import _read_definition
 from .config import Refused
 
 ADAPTER = "adapter_config.json"
@@ -50,11 +50,9 @@ class Contents:
 
     @classmethod
     def look(cls, path: str) -> "Contents":
-        if not os.path.isdir(path):
-            raise Refused(f"'{path}' is no directory as Transformers writes it: convert it with prepare (docs/generation.md)")
-        files = _made_of(path)
-        if "config.json" not in files and ADAPTER not in files:
-            raise Refused(f"'{path}' has no config.json: convert it with prepare (docs/generation.md)")
+        files = _read_definition(path)
+        if "config.json" not in files:
+            raise Refused(f"'{path}' is no Transformers directory: the suite's prepare must make one (docs/generation.md)")
         digest = in_background(_digest, path)
         told = _inspect(path)
         config = json.loads(files.pop("config.json", b"{}"))
@@ -67,7 +65,7 @@ class Contents:
             digest=digest,
         )
 
-    def _architecture(self) -> Dict[str, Any]:
+    def architecture(self) -> Dict[str, Any]:
         return {key: value for key, value in self.config.items() if key not in _NO_DIFFERENCE}
 
     def _names(self) -> Dict[str, Tuple[int, ...]]:
@@ -78,7 +76,7 @@ class Contents:
     def differs_from(self, loaded: "Contents") -> str:
         """Why a server that has `loaded` cannot take these weights in place; "": it can. Refuses a checkpoint of the
         same model that lacks a tensor: vLLM would keep the old one and say nothing."""
-        if self._architecture() != loaded._architecture():
+        if self.architecture() != loaded.architecture():
             keys = sorted(
                 key
                 for key in {**self.config, **loaded.config}

@@ -11,9 +11,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
-from ..lm_eval import _Tasks, metrics_of
+from ..lm_eval import _read_definition, _TaskCache, metrics_of
 from .config import Harness, Refused
-from .contents import _made_of
 from .harnesses import Metrics, Target
 from .harnesses import Runner as Base
 
@@ -51,7 +50,7 @@ class Runner(Base):
             check_task(str(name), list(manager.all_tasks))
         _keep_requests()
         _ask_no_machine()
-        tasks = _Tasks(manager)
+        tasks = _TaskCache(manager)
         for name in self.harness.get("tasks", []):
             tasks.load([str(name)])
         self._lm_eval, self._tasks = lm_eval, tasks
@@ -76,7 +75,7 @@ class Runner(Base):
 
     def _aim(self, target: Target) -> None:
         """The model object for the address; it and its tokenizer stay while the tokenizer's files do."""
-        files = _made_of(target.tokenizer)
+        files = _read_definition(target.tokenizer)
         files.pop("config.json", None)
         digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
         if self._lm is None or digest != self._tokenizer:

@@ -35,6 +35,7 @@ class ProofFailed(Exception):
 class Measured:
     """What the server said of the canary."""
 
+    ids: List[int]
     values: List[float]  #: Log-probabilities of all tokens but the first.
     fresh: float  #: Of the likeliest next token, computed from the whole prompt,
     cached: float  #: and by way of the cache.
@@ -48,7 +49,7 @@ class Measured:
 class Known:
     """What this program has measured so far."""
 
-    by_digest: Dict[str, Measured] = field(default_factory=dict)
+    by_digest: Dict[str, Measured] = field(default_factory=dict)  #: And by what else the numbers depend on.
     digest: str = ""  #: Of the weights before.
     last: Optional[Measured] = None
 
@@ -75,7 +76,7 @@ def _ordinary(tokenizer: Optional[bytes]) -> List[int]:
 def measure(server: Server, ids: List[int]) -> Measured:
     cached = server.next_token(ids)
     values, fresh = server.score(ids)
-    return Measured(values, fresh, cached)
+    return Measured(ids, values, fresh, cached)
 
 
 class Proof:
@@ -136,7 +137,8 @@ class Proof:
     def _by_digest(self) -> str:
         digest = self._contents.digest.result()
         known, measured = self._known, self.measured
-        same = known.by_digest.get(digest)
+        key = f"{digest} {self._contents.architecture()} {measured.ids}"
+        same = known.by_digest.get(key)
         said = f"digest {digest[:8]}"
         if same is not None and not (same.mean != same.mean or abs(same.mean - measured.mean) <= self.mean_tolerance(same.mean)):
             raise ProofFailed(
@@ -149,7 +151,7 @@ class Proof:
                     f" ({known.digest[:8]} before, {digest[:8]} now)"
                 )
             said += ", by a fresh start"  # Nothing of the weights before is left in it: they differ where the canary does not look.
-        known.by_digest[digest] = measured
+        known.by_digest[key] = measured
         known.digest, known.last = digest, measured
         return said
 

@@ -1,0 +1,27 @@
+/*
+ * Whether a model server can take a checkpoint as it is, or `evalq-worker convert` must make a
+ * Transformers directory of it first, as the suite's prepare command. Any thread.
+ */
+#ifndef EVQ_WORKER_CONVERT_CONVERSION_H
+#define EVQ_WORKER_CONVERT_CONVERSION_H
+
+#include "worker/evaluators/evaluator.h"
+
+struct evq_conversion {
+    bool needed;
+    char key[256]; // What is converted and how: equal keys share one result.
+    struct evq_evaluator evaluator;
+    const char *argv[10];
+};
+
+/*
+ * Fills in *ret. fingerprint is the one of the checkpoint. No conversion is needed if the suite
+ * runs no model server or has a prepare command of its own, or if the checkpoint is a directory
+ * with config.json and safetensors (and a tokenizer, if the suite says where to find one). The
+ * texts are borrowed from the request. EVQ_E_NOMEM.
+ */
+enum evq_status evq_conversion_plan(const struct evq_eval_request *request, const char *fingerprint,
+                                    struct evq_conversion *ret,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

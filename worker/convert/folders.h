@@ -1,0 +1,41 @@
+/* Where a checkpoint and its base are: folders and the roots that bound what is opened. Any
+ * thread. */
+#ifndef EVQ_WORKER_CONVERT_FOLDERS_H
+#define EVQ_WORKER_CONVERT_FOLDERS_H
+
+#include <limits.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/config/config.h"
+
+#define EVQ_BASE_ROOTS_MAX 65
+
+/* Opens the folder of a checkpoint: the checkpoint itself, or the folder of its file. */
+enum evq_status evq_checkpoint_folder_open(int root_fd, const char *path, int *ret_fd,
+                                           bool *ret_is_directory,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
+
+struct evq_base_roots { // Where the base of an adapter may be.
+    int fds[EVQ_BASE_ROOTS_MAX];
+    size_t count;
+    char base[PATH_MAX]; // Absolute, without links; "": not named.
+};
+
+/*
+ * Opens the configured roots. A base that the user names (NULL or "": none) may be anywhere.
+ * *ret_base is its real path, or "". EVQ_E_NOT_FOUND: base is not there. Close them with
+ * evq_base_roots_close(), after success only.
+ */
+enum evq_status evq_base_roots_open(struct evq_base_roots *roots, const struct evq_config *config,
+                                    const char *base, const char **ret_base,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_base_roots_close(struct evq_base_roots *roots);
+
+/* Opens the weights of the base that the user names. *ret_weights is NULL if it has none, or if
+ * the checkpoint is an adapter, which contains its base already. */
+enum evq_status evq_base_weights_open(const struct evq_base_roots *roots, const char *base,
+                                      const struct evq_checkpoint *checkpoint,
+                                      struct evq_checkpoint **ret_weights,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif
