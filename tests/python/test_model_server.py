@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,18 +13,20 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 import urllib.error
 import urllib.request
 from typing import Any, Dict, List, Tuple
 from unittest import mock
 
-from scene import DEADLINE, NATIVE, PACKAGE, SOURCE, SceneTest, until
+from scene import BIN, DEADLINE, NATIVE, PACKAGE, SOURCE, SceneTest, until
 
 from evalq.model_server import servers
 from evalq.model_server.config import Refused, Settings
 from evalq.model_server.http import ServerError
 from evalq.model_server.proof import measure
+from evalq.model_server.watch import Progress, Watch
 
 STANDIN = os.path.join(SOURCE, "tests", "standin", "servers")
 
@@ -45,6 +48,17 @@ def run(url, key, model, tokenizer, samples, task="one"):
     if os.path.exists("raise"):
         raise ValueError("a fault of mine")
     return {"value": value, "value_stderr": 0.5, "port": int(url.split(":")[2].split("/")[0]), "n": 3}
+'''
+
+COUNTED = '''
+
+def counted(progress, **target):
+    """Generates until the test has seen enough; says 3 of 10 all the while."""
+    while True:
+        metrics = run(**target)
+        progress(3, 10)
+        if os.path.exists("seen"):
+            return metrics
 '''
 
 PROGRAM = """
@@ -83,6 +97,9 @@ suites:
     evaluator: server
     limits: {{seconds: 8}}
     harness: {{kind: python, function: "my_eval:run"}}
+  counted:
+    evaluator: server
+    harness: {{kind: python, function: "my_eval:counted"}}
   two:
     evaluator: server
     harness: {{kind: python, function: "my_eval:run", tasks: [a, b/c]}}
@@ -114,7 +131,7 @@ class ServerTest(SceneTest):
 
     def setUp(self) -> None:
         out = self.scene.out
-        for name, text in (("my_eval.py", EVALUATION), ("program.py", PROGRAM)):
+        for name, text in (("my_eval.py", EVALUATION + COUNTED), ("program.py", PROGRAM)):
             with open(os.path.join(out, name), "w", encoding="utf-8") as file:
                 file.write(textwrap.dedent(text))
         self.fault("")
@@ -259,6 +276,49 @@ class WarmTest(ServerTest):
             self.run_step(client, self.checkpoint("3", 3), 3)
             self.assertEqual(self.end.state, "done", self.end.reason)
         self.assertEqual(len(self.starts()), starts)
+
+
+class ProgressTest(ServerTest):
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.gateway + path, timeout=DEADLINE) as answer:
+            return json.load(answer)
+
+    def test_phases_progress_and_tokens_are_shown(self) -> None:
+        """In evalq status, the page's JSON, evalq logs and, after the job, evalq show."""
+        seen = os.path.join(self.scene.out, "seen")
+        self.addCleanup(lambda: os.path.exists(seen) and os.unlink(seen))
+        words = re.compile(r"evaluating 3 of 10, [1-9]\d* tokens/s")
+        job = "progress/1/regular/counted"
+        with self.scene.client("progress", log=False) as client:
+            client.submit(self.checkpoint("1", 1, layers=4), step=1, suites="counted")
+            until(lambda: words.search(self.scene.evalq("status").stdout), "evalq status shows it")
+            self.assertIn(" 30%", self.scene.evalq("status").stdout)
+            log = until(lambda: words.search(self.scene.evalq("logs", job).stdout) and self.scene.evalq("logs", job).stdout, "evalq logs shows it")
+            if os.path.exists(os.path.join(BIN, "evalq-gateway")):
+                self.scene.start("evalq-gateway", "--listen", "127.0.0.1:0")
+                started = until(lambda: re.findall("gateway_started.*?address=(http://[0-9.:]+)", self.scene.log("evalq-gateway")), "the gateway is up")
+                self.gateway = started[0]
+                listed = until(lambda: self.get("/v1/jobs?state=running&explain=1")["jobs"], "the page lists the job")[0]
+                self.assertRegex(listed["status"], words)
+                self.assertEqual((int(listed["progress"]), int(listed["total"]), listed.get("why", "")), (3, 10, ""))
+                self.assertRegex(self.get(f"/v1/jobs/{job}")["job"]["status"], words)
+            open(seen, "w").close()
+            self.assertTrue(client.wait(DEADLINE))
+            self.run_step(client, self.checkpoint("2", 2, layers=4), 2, "counted")
+        for phase in ("starting", "proving"):
+            self.assertRegex(log, rf"(?m)^evalq: {phase}\n(.*\n)*evalq: {phase} took \d+\.\d\d s$")
+        self.assertRegex(self.shown("progress/2/regular/counted"), r"; reloading \d+\.\d\d s, proving \d+\.\d\d s, evaluating \d+\.\d\d s, [1-9]")
+        self.assertRegex(
+            self.shown(job), r"note counted +vLLM 0\.standin; weights proven: .*; starting \d+\.\d\d s, proving \d+\.\d\d s, evaluating \d+\.\d\d s, [1-9]\d* tokens/s"
+        )
+
+    def test_without_counters_the_usage_of_the_answers_counts(self) -> None:
+        progress, server = Progress(), servers.Server(Settings("m", "."))
+        watch = Watch(server, progress, lambda *words: None, 60.0)
+        self.assertEqual(watch._words(), "evaluating")
+        watch._asked_at = time.monotonic() - 10.0
+        progress(1, 2, tokens=500)
+        self.assertRegex(watch._words(), r"^evaluating 1 of 2, (50|49) tokens/s$")
 
 
 class ProofTest(ServerTest):

@@ -137,6 +137,11 @@ static void print_tasks(const struct evq_terminal *terminal, json_t *tasks)
         }
         (void)snprintf(key, sizeof key, "task %s", task);
         print_pair(terminal, key, text);
+        const char *note = evq_json_text(result, "note", "");
+        if (note[0] != '\0') {
+            (void)snprintf(key, sizeof key, "note %s", task);
+            print_pair(terminal, key, note);
+        }
     }
 }
 
@@ -190,7 +195,8 @@ const struct evq_verb evq_verb_show = {
     .arguments = "JOB",
     .summary = "Show everything that is known about one job",
     .description = "Prints the state of a job, why it waits, its attempts and times, where its "
-                   "checkpoint is, and its published results. JOB is "
+                   "checkpoint is, and its published results with the notes of their "
+                   "evaluations. JOB is "
                    "RUN/STEP/VARIANT/SUITE.\n\nExample: `evalq show my-run/500/regular/heldout`",
     .arg_min = 1,
     .arg_max = 1,

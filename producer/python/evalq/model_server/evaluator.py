@@ -31,12 +31,14 @@ class Phases:
     def __init__(self, report: Report) -> None:
         self._report = report
         self.seconds: Dict[str, float] = {}
+        self.tokens = 0.0  # Generated while evaluating.
         self._name = ""
         self._began = time.monotonic()
 
     def begin(self, name: str) -> None:
         self.end()
         self._name = name
+        log(name)
         self._report(-1, -1, name)
 
     def tick(self) -> None:
@@ -45,11 +47,16 @@ class Phases:
     def end(self) -> None:
         now = time.monotonic()
         if self._name:
-            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._began
+            seconds = now - self._began
+            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + seconds
+            log(f"{self._name} took {seconds:.2f} s")
         self._began, self._name = now, ""
 
     def words(self) -> str:
-        return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
+        """The rate is that of the whole evaluation, with the time that the harness itself needs."""
+        words = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
+        rate = self.tokens / max(self.seconds.get("evaluating", 0.0), 1e-3)
+        return words + (f", {rate:.0f} tokens/s" if self.tokens > 0 else "")
 
 
 class Evaluator:
@@ -194,6 +201,7 @@ class Evaluator:
             raise
         finally:
             phases.end()
+            phases.tokens += watch.tokens
 
     def _check_server(self) -> None:
         """Raises if the server ended or does not answer the canary any more."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import json
-import os
 import sys
 from functools import lru_cache
 from importlib import import_module
@@ -13,10 +10,9 @@ from typing import Any, Dict, List, Optional
 
 from ..lm_eval import _read_definition, _TaskCache, metrics_of
 from .config import Harness, Refused
-from .harnesses import Metrics, Target
+from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
 
-CONCURRENCY = 32
 _OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "random_seed", "numpy_random_seed", "torch_random_seed",
         "fewshot_random_seed", "confirm_run_unsafe_code"}  # fmt: skip
 
@@ -26,8 +22,8 @@ class Runner(Base):
         super().__init__(harness)
         self._lm_eval: Any = None
         self._tasks: Any = None
-        self._lm: Any = None
-        self._tokenizer = ""  # Digest of the tokenizer's files that _lm has.
+        self._lms: Dict[bool, Any] = {}  # By whether they ask the chat endpoint.
+        self._tokenizer = ""  # Digest of the tokenizer's files that they have.
 
     def prepare(self) -> None:
         if self._tasks is not None:
@@ -40,14 +36,10 @@ class Runner(Base):
                 import_module(name)  # Of lm-eval[api]: the harness asks for them when it is too late to say so well.
         except ImportError as error:
             raise Refused(f"lm-evaluation-harness cannot be used ({error}): pip install 'lm-eval[api]' for {sys.executable}") from error
-        unknown = sorted(set(self.harness.own) - _OWN)
-        if unknown:
-            near = difflib.get_close_matches(unknown[0], _OWN, 1)
-            hint = f", did you mean '{near[0]}'?" if near else f", expected one of: {', '.join(sorted(_OWN))}"
-            raise Refused(f"harness.options has '{unknown[0]}'{hint}")
+        check_options(self.harness, _OWN)
         manager = TaskManager(include_path=self.harness.path("include_path"))
         for name in self.harness.get("tasks", []):
-            check_task(str(name), list(manager.all_tasks))
+            check_task("lm-evaluation-harness", str(name), list(manager.all_tasks))
         _keep_requests()
         _ask_no_machine()
         tasks = _TaskCache(manager)
@@ -57,9 +49,8 @@ class Runner(Base):
 
     def run(self, target: Target, task: str) -> Metrics:
         self.prepare()
-        self._aim(target)
         results = self._lm_eval.simple_evaluate(
-            model=self._lm,
+            model=self._aim(target, task),
             tasks=[task],
             task_manager=self._tasks,
             num_fewshot=self.harness.get("num_fewshot"),
@@ -73,29 +64,35 @@ class Runner(Base):
             write_samples(results.get("samples") or {}, target.samples)
         return metrics_of(results, task)
 
-    def _aim(self, target: Target) -> None:
-        """The model object for the address; it and its tokenizer stay while the tokenizer's files do."""
+    def _aim(self, target: Target, task: str) -> Any:
+        """The model object for the address; it and its tokenizer stay while the tokenizer's files do. The chat endpoint gives no
+        log-probabilities of a prompt: tasks that need them get the chat template from the tokenizer."""
         files = _read_definition(target.tokenizer)
         files.pop("config.json", None)
         digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
-        if self._lm is None or digest != self._tokenizer:
-            self._lm = _model(target, bool(self.harness.get("chat", False)), int(self.harness.get("concurrency", CONCURRENCY)))
-            self._tokenizer = digest
-        self._lm.aim(target, digest)
+        if digest != self._tokenizer:
+            self._lms, self._tokenizer = {}, digest
+        chat = bool(self.harness.get("chat", False)) and _only_generates(self._tasks.load([task]))
+        if chat not in self._lms:
+            self._lms[chat] = _model(target, chat, int(self.harness.get("concurrency", CONCURRENCY)))
+        lm = self._lms[chat]
+        lm.aim(target, digest)
+        if self.harness.get("chat", False) and not chat and not getattr(lm.tokenizer, "chat_template", None):
+            raise Refused(f"chat: true needs a chat template, and the tokenizer of '{target.tokenizer}' has none")
+        return lm
 
 
-def check_task(name: str, known: List[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f", did you mean '{near[0]}'?" if near else ""
-        raise Refused(f"lm-evaluation-harness has no task '{name}'{hint}")
+def _only_generates(loaded: Any) -> bool:
+    """Whether no task in what the TaskManager loaded, however deep, asks for log-probabilities."""
+    if isinstance(loaded, dict):
+        return all(_only_generates(value) for value in loaded.values())
+    return getattr(loaded, "OUTPUT_TYPE", "generate_until") == "generate_until"
 
 
-def write_samples(samples: Dict[str, Any], folder: str) -> None:
-    for name, items in samples.items():
-        with open(os.path.join(folder, f"samples_{name}.jsonl"), "w", encoding="utf-8") as file:
-            for item in items:
-                file.write(json.dumps(item, default=str, ensure_ascii=False) + "\n")
+def known_tasks(directory: str, names: List[str]) -> List[str]:
+    from lm_eval.tasks import TaskManager
+
+    return list(TaskManager().all_tasks)
 
 
 def _model(target: Target, chat: bool, concurrency: int) -> Any:
@@ -111,6 +108,7 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
             self.base_url = to.url + ("/chat/completions" if chat else "/completions")
             self.__dict__.pop("header", None)
             self._done = self._total = 0
+            self._rolling = False
 
         @property
         def api_key(self) -> str:
@@ -120,11 +118,26 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
         def tokenizer_name(self) -> str:
             return self._digest
 
+        def evalq_answered(self) -> None:
+            self._done += not self._rolling
+            self._target.progress(self._done, self._total)
+
         async def amodel_call(self, *words: Any, **named: Any) -> Any:
             answer = await super().amodel_call(*words, **named)
-            self._done += 1
-            self._target.progress(self._done, self._total)
+            self.evalq_answered()
             return answer
+
+        def model_call(self, *words: Any, **named: Any) -> Any:
+            """The way of concurrency 1."""
+            answer = super().model_call(*words, **named)
+            self.evalq_answered()
+            return answer
+
+        def parse_generations(self, outputs: Any, **named: Any) -> Any:
+            for output in outputs if isinstance(outputs, list) else [outputs]:
+                tokens = int((output.get("usage") or {}).get("completion_tokens") or 0)
+                self._target.progress(self._done, self._total, tokens=tokens)
+            return super().parse_generations(outputs, **named)
 
         def generate_until(self, requests: List[Any], *words: Any, **named: Any) -> Any:
             self._total += len(requests)
@@ -133,6 +146,22 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
         def loglikelihood(self, requests: List[Any], *words: Any, **named: Any) -> Any:
             self._total += len(requests)
             return super().loglikelihood(requests, *words, **named)
+
+        def loglikelihood_rolling(self, requests: List[Any], *words: Any, **named: Any) -> Any:
+            """Of a document, which takes several requests."""
+            self._total += len(requests)
+            self._rolling = True
+            try:
+                return super().loglikelihood_rolling(requests, *words, **named)
+            finally:
+                self._rolling = False
+
+        def _loglikelihood_tokens(self, *words: Any, **named: Any) -> Any:
+            answer = super()._loglikelihood_tokens(*words, **named)
+            if self._rolling:
+                self._done += 1
+                self._target.progress(self._done, self._total)
+            return answer
 
     more = {} if chat else {"tokenizer": target.tokenizer, "tokenizer_backend": "huggingface"}
     return Model(base_url=target.url, model=target.model, num_concurrent=concurrency, max_length=target.length_max, **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import signal
@@ -11,11 +12,14 @@ import tempfile
 import time
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from inspect import signature
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from .config import Harness, Refused, program
 
 Metrics = Mapping[str, Any]
+HARNESSES = ("lm-eval", "lmms-eval", "inspect", "lighteval")  #: Those that have tasks; each is a module harness_NAME.
+CONCURRENCY = 32  #: Requests at once, unless the harness's map says another number.
 
 
 @dataclass
@@ -27,7 +31,7 @@ class Target:
     model: str
     tokenizer: str  #: The checkpoint's directory.
     length_max: int  #: Tokens of prompt and answer.
-    progress: Callable[[int, int], None]  #: progress(done, total)
+    progress: Callable[..., None]  #: progress(done, total, tokens=generated since the last call)
     samples: Optional[str]  #: A directory for what each item got; None: nobody wants it.
 
 
@@ -44,8 +48,33 @@ class Runner:
         raise NotImplementedError
 
 
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f", did you mean '{near[0]}'?" if near else ""
+
+
+def check_task(harness: str, name: str, known: Iterable[str], what: str = "task") -> None:
+    if name not in known:
+        raise Refused(f"{harness} has no {what} '{name}'{_nearest(name, known)}")
+
+
+def check_options(harness: Harness, known: Iterable[str]) -> None:
+    """harness.options holds the harness's own settings, as it names them."""
+    for name in sorted(set(harness.own) - set(known)):
+        hint = _nearest(name, known) or f", expected one of: {', '.join(sorted(known))}"
+        raise Refused(f"harness.options has '{name}'{hint}")
+
+
+def write_samples(samples: Dict[str, Any], folder: str) -> None:
+    for name, items in samples.items():
+        with open(os.path.join(folder, f"samples_{name}.jsonl"), "w", encoding="utf-8") as file:
+            for item in items:
+                file.write(json.dumps(item, default=str, ensure_ascii=False) + "\n")
+
+
 class PythonFunction(Runner):
-    """run(url, key, model, tokenizer, samples) returns {"metric": value}; with tasks in the harness, also task=NAME."""
+    """run(url, key, model, tokenizer, samples) returns {"metric": value}; with tasks in the harness, also task=NAME. If it has a
+    parameter `progress`, it may call progress(done, total)."""
 
     _function: Any = None
 
@@ -61,7 +90,9 @@ class PythonFunction(Runner):
 
     def run(self, target: Target, task: str) -> Metrics:
         self.prepare()
-        extra = {"task": task} if self.harness.get("tasks") else {}
+        extra: Dict[str, Any] = {"task": task} if self.harness.get("tasks") else {}
+        if "progress" in signature(self._function).parameters:
+            extra["progress"] = target.progress
         with tempfile.TemporaryDirectory(prefix="evalq-samples-") as folder:
             samples = target.samples or folder
             return dict(

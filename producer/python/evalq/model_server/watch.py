@@ -12,6 +12,7 @@ from .http import ServerError
 from .servers import Server, log
 
 TICK_SECONDS = 0.5
+LOG_SECONDS = 10.0  # How often the log gets a line on the progress.
 _HEALTH_TRIES = 3
 
 
@@ -20,14 +21,19 @@ class ServerLost(BaseException):
 
 
 class Progress:
-    """How far the harness is; it sets done and total from any thread."""
+    """How far the harness is. It calls this from any thread."""
 
     def __init__(self) -> None:
         self.done = 0
         self.total = -1
+        self.tokens = 0  #: Generated, by the answers' usage; counts only if the server has no counters.
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int = -1, tokens: int = 0) -> None:
         self.done, self.total = done, total
+        self.tokens += tokens
+
+    def words(self) -> str:
+        return f"evaluating {self.done} of {self.total}" if self.total > 0 else "evaluating"
 
 
 class Watch:
@@ -43,14 +49,16 @@ class Watch:
         self._inside = False
         self._main = threading.get_ident()
         self.reason = ""  #: Why the server is lost.
-        self._counters: Optional[Tuple[float, float]] = None
-        self._moved_at = self._asked_at = 0.0
+        self.tokens = 0.0  #: Generated since the harness began.
+        self._counters: Optional[Tuple[float, float]] = None  # Requests and tokens at the last look.
+        self._moved_at = self._asked_at = self._logged_at = 0.0
         self._thread = threading.Thread(target=self._run, name="evalq-watch", daemon=True)
 
     def __enter__(self) -> "Watch":
         signal.signal(signal.SIGUSR1, lambda number, frame: None)  # Wakes the main thread out of a system call.
         self._inside = True
         self._moved_at = self._asked_at = time.monotonic()
+        self._count()
         self._thread.start()
         return self
 
@@ -59,6 +67,7 @@ class Watch:
         with self._lock:
             self._inside = False
         self._thread.join()
+        self._count()
 
     def _run(self) -> None:
         sick = 0
@@ -78,19 +87,31 @@ class Watch:
                 self._lose(f"{self._server.name} " + (f"made no token within {self._hang_seconds:g} s" if stuck else "does not answer /health"))
 
     def _words(self) -> str:
+        rate = self._count()
+        words = self._progress.words() + (f", {rate:.0f} tokens/s" if rate >= 0 else "")
+        now = time.monotonic()
+        if rate > 0 and now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
+            log(words)
+        return words
+
+    def _count(self) -> float:
+        """Looks at the counters. Returns tokens per second since the last look, -1 if nobody knows."""
         try:
             requests, tokens, running = self._server.counters()
         except ServerError:
-            return "evaluating"
+            return -1.0
         now, before = time.monotonic(), self._counters
-        if requests < 0:  # This kind of server does not say; the time limit of the suite is what ends a hang.
+        silent = requests < 0  # Such a server does not say what it does: only the suite's time limit ends a hang.
+        if silent:
+            requests, tokens = float(self._progress.done), float(self._progress.tokens)
+        made = tokens - before[1] if before else 0.0
+        rate = made / max(now - self._asked_at, 1e-3)
+        if silent or (requests, tokens) != before or running <= 0:
             self._moved_at = now
-            return "evaluating"
-        rate = (tokens - before[1] if before else 0.0) / max(now - self._asked_at, 1e-3)
-        if (requests, tokens) != before or running <= 0:
-            self._moved_at = now
+        self.tokens += made
         self._counters, self._asked_at = (requests, tokens), now
-        return f"evaluating, {rate:.0f} tokens/s"
+        return -1.0 if silent and tokens == 0 else rate
 
     def _lose(self, reason: str) -> None:
         if not self.reason:
