@@ -14,7 +14,8 @@
 #define TASKS_MAX 256
 
 static const char *const server_words[] = {"vllm", "sglang", "custom"};
-static const char *const harness_words[] = {"lm-eval", "python", "command"};
+static const char *const harness_words[] = {"lm-eval",   "lmms-eval", "inspect",
+                                            "lighteval", "python",    "command"};
 #define COUNT_OF(words) (sizeof(words) / sizeof((words)[0]))
 
 /* A number as JSON writes it: no leading zero, no plus sign, digits on both sides of the point. */
