@@ -30,6 +30,7 @@ struct evq_verb {
 };
 
 extern const struct evq_verb evq_verb_init;
+extern const struct evq_verb evq_verb_suite;
 extern const struct evq_verb evq_verb_up;
 extern const struct evq_verb evq_verb_page;
 extern const struct evq_verb evq_verb_submit;

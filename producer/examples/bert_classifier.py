@@ -1,8 +1,8 @@
-"""A BERT classifier with its own compute_metrics. evalq's workers evaluate it.
+"""A BERT-style classifier with its own compute_metrics, evaluated elsewhere with both.
 
     evalq up -- python bert_classifier.py
 
-A tiny BERT with random weights learns which of two tokens is more frequent in a sentence.
+A tiny BERT with random weights learns which of two tokens a sentence has more of.
 """
 
 import torch
@@ -18,28 +18,23 @@ class Sentences(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.tokens)
 
-    def __getitem__(self, index):
-        return {"input_ids": self.tokens[index], "labels": self.labels[index].long()}
+    def __getitem__(self, at):
+        return {"input_ids": self.tokens[at], "labels": self.labels[at].long()}
 
 
 def compute_metrics(prediction):
-    predicted = prediction.predictions.argmax(-1)
-    correct = predicted == prediction.label_ids
-    positives = predicted[prediction.label_ids == 1]
-    return {"accuracy": float(correct.mean()), "recall": float(positives.mean())}
+    guessed = prediction.predictions.argmax(-1)
+    right = guessed == prediction.label_ids
+    found = guessed[prediction.label_ids == 1]
+    return {"accuracy": float(right.mean()), "recall": float(found.mean())}
 
 
 def make_trainer(callbacks=None):
     transformers.set_seed(1)
     config = transformers.BertConfig(
-        vocab_size=32,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=16,
-        num_labels=2,
-    )
+        vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=16, num_labels=2,
+    )  # fmt: skip
     args = transformers.TrainingArguments(
         output_dir="out/bert",
         num_train_epochs=3,

@@ -1,7 +1,6 @@
 /*
- * A small GPT over bytes, with the architecture of GPT-2: learned positions, a layer norm before
- * each block, gelu_new, and an output head that is tied to the embedding. It is trained with
- * cross-entropy and AdamW. Not thread-safe.
+ * A small GPT over bytes: GPT-2's shape (learned positions, layer norms before each block,
+ * gelu_new, the head tied to the embedding), cross-entropy, AdamW. One thread.
  */
 #ifndef EXAMPLE_GPT_H
 #define EXAMPLE_GPT_H
@@ -10,52 +9,42 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GPT_VOCABULARY 256 // One token for each byte.
+#define GPT_VOCABULARY 256 // Bytes.
 #define GPT_CONTEXT    64
 #define GPT_WIDTH      128
 #define GPT_HEADS      4
 #define GPT_LAYERS     3
 #define GPT_TENSORS    (2 + GPT_LAYERS * 12 + 2)
 
-struct gpt_tensor { // The names are those of GPT-2 in Transformers; matrices are [in][out].
+struct gpt_tensor { // Named as GPT-2 in Transformers names it; matrices are [in][out].
     char name[48];
-    int rows; // 0 for a vector.
+    int rows; // 0: a vector.
     int columns;
-    size_t offset; // The index of its first value.
+    size_t offset; // Of its first value.
 };
 
 struct gpt {
     struct gpt_tensor tensors[GPT_TENSORS];
-    size_t count;                                  // How many parameters.
-    float *values, *gradients, *moments, *squares; // Each has count numbers.
-    float *memory;                                 // The buffers of gpt_activations.
+    size_t count;                                  // Parameters.
+    float *values, *gradients, *moments, *squares; // count of each.
+    float *memory;                                 // Of a batch's activations.
     struct gpt_activations *activations;
-    int batch;  // How many sequences of GPT_CONTEXT bytes.
-    long steps; // How many steps were taken.
+    int batch;  // Sequences of GPT_CONTEXT bytes.
+    long steps; // Taken.
 };
 
-/*
- * Allocates and initialises the model. Returns false if there is no memory; gpt_free() frees
- * everything in both cases.
- */
-bool gpt_init(struct gpt *gpt, int batch, uint64_t *random_state);
+bool gpt_make(struct gpt *gpt, int batch, uint64_t *seed);
 void gpt_free(struct gpt *gpt);
 
-/*
- * Takes one step. bytes has batch sequences of GPT_CONTEXT + 1 bytes; each byte predicts the next
- * one. Returns the mean loss before the step, in nats per byte.
- */
+/* One step: bytes holds batch sequences of GPT_CONTEXT + 1, each predicting its next. The mean loss
+ * before it, in nats a byte. */
 float gpt_train(struct gpt *gpt, const uint8_t *bytes, float rate);
 
-/* Returns the mean loss over a text in blocks of GPT_CONTEXT bytes, which nanoGPT calls val_loss.
- */
+/* The mean loss over a text, GPT_CONTEXT bytes at a time: what nanoGPT calls val_loss. */
 double gpt_loss(struct gpt *gpt, const uint8_t *text, size_t bytes);
 
-/*
- * Writes a directory that Transformers can read: config.json, model.safetensors and tokenizer.json.
- * Writes to a temporary name first and then renames it, so that readers see only whole checkpoints.
- * Returns false after printing an error.
- */
+/* Makes the folder path with config.json, model.safetensors and tokenizer.json, as Transformers
+ * reads them, under a temporary name, then renames it: nobody ever sees half a checkpoint. */
 bool gpt_save(const struct gpt *gpt, const char *path);
 
 #endif

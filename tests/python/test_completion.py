@@ -72,7 +72,7 @@ class CompletionTest(unittest.TestCase):
         return done.stdout.split()
 
     def test_bash_offers_verbs_then_options_of_the_verb(self) -> None:
-        self.assertEqual(self.bash("evalq", "su"), ["submit"])
+        self.assertEqual(self.bash("evalq", "sub"), ["submit"])
         self.assertIn("doctor", self.bash("evalq", ""))
         self.assertEqual(self.bash("evalq", "submit", "--sui"), ["--suite"])
         self.assertEqual(self.bash("evalq", "status", "--sui"), [])
@@ -150,7 +150,7 @@ class CompletionTest(unittest.TestCase):
     def test_zsh_completes_verbs_options_and_values(self) -> None:
         prompt = self.prompt(["zsh", "-f", "-i"], ZSH.replace("\n", "; "))
         for typed, line in (
-            ("evalq su", "evalq submit "),
+            ("evalq sub", "evalq submit "),
             ("evalq submit --sui", "evalq submit --suite="),
             ("evalq status --sui", "evalq status --sui"),
             ("evalq admin li", "evalq admin limit "),
@@ -187,7 +187,7 @@ class CompletionTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             return [offered.split("\t")[0] for offered in done.stdout.split("\n") if offered]
 
-        self.assertEqual(fish("evalq su"), ["submit"])
+        self.assertEqual(fish("evalq sub"), ["submit"])
         self.assertEqual(fish("evalq submit --sui"), ["--suite"])
         self.assertEqual(fish("evalq status --sui"), [])
         self.assertEqual(fish("evalq admin li"), ["limit"])

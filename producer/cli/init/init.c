@@ -1,21 +1,17 @@
 /*
  * evalq init: writes a short evalq.yaml for the project in the working directory.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "producer/cli/cli.h"
+#include "producer/cli/init/config_file.h"
 #include "producer/cli/init/project.h"
 #include "producer/cli/verbs.h"
 #include "shared/base/buffer.h"
-#include "shared/base/file.h"
 
-#define FILE_NAME "evalq.yaml"
-#define SUITE     "eval"
+#define SUITE "eval"
 
 struct variant {
     const char *option; // Its value says what to evaluate with.
@@ -24,23 +20,6 @@ struct variant {
                              struct evq_error *err);
     const char *add[3]; // Lines for the training program, ended by NULL.
 };
-
-/* A YAML string in double quotes. */
-static void quoted(struct evq_buffer *out, const char *text, size_t bytes)
-{
-    evq_buffer_text(out, "\"");
-    for (size_t i = 0; i < bytes; i++) {
-        const unsigned char byte = (unsigned char)text[i];
-        if (byte == '"' || byte == '\\') {
-            evq_buffer_printf(out, "\\%c", byte);
-        } else if (byte < 0x20 || byte == 0x7f) {
-            evq_buffer_printf(out, "\\x%02x", byte);
-        } else {
-            evq_buffer_append(out, text + i, 1);
-        }
-    }
-    evq_buffer_text(out, "\"");
-}
 
 static enum evq_status write_served(struct evq_cli *cli, const char *module, const char *value,
                                     const char *remark, struct evq_buffer *out,
@@ -58,7 +37,7 @@ static enum evq_status write_served(struct evq_cli *cli, const char *module, con
                       "evaluators:\n  mine:\n    kind: persistent # Started once; stays in memory "
                       "between checkpoints.\n    argv: [python3, -m, evalq.%s, ",
                       module);
-    quoted(out, value, strlen(value));
+    evq_config_file_quoted(out, value, strlen(value));
     evq_buffer_printf(
         out,
         "] # %s\n    directory: . # Where python3 finds the module.\n    env_pass: "
@@ -93,13 +72,13 @@ static void command_evaluator(const char *value, struct evq_buffer *out)
                          "    argv: [");
     if (strpbrk(value, "|&;<>()$`\\\"'*?~#{}[]!\n") != NULL) {
         evq_buffer_text(out, "sh, -c, ");
-        quoted(out, value, strlen(value));
+        evq_config_file_quoted(out, value, strlen(value));
     } else {
         const char *between = "";
         for (const char *word = value + strspn(value, " "); *word != '\0';) {
             const size_t bytes = strcspn(word, " ");
             evq_buffer_text(out, between);
-            quoted(out, word, bytes);
+            evq_config_file_quoted(out, word, bytes);
             word += bytes + strspn(word + bytes, " ");
             between = ", ";
         }
@@ -148,7 +127,7 @@ static enum evq_status write_perplexity(struct evq_cli *cli, const char *value,
              "checkpoint with its tokenizer.\n    tasks:\n      - name: heldout\n"
              "        type: perplexity\n        mode: strided # Windows that overlap by "
              "half; docs/suites.md has the other modes.\n        data: {format: text, text: ");
-    quoted(out, value, strlen(value));
+    evq_config_file_quoted(out, value, strlen(value));
     evq_buffer_text(out, "}\n");
     return EVQ_OK;
 }
@@ -168,7 +147,7 @@ static enum evq_status write_lm_eval(struct evq_cli *cli, const char *value, str
         const size_t bytes = strcspn(task, ",");
         if (bytes > 0) {
             evq_buffer_text(out, "      - {name: ");
-            quoted(out, task, bytes);
+            evq_config_file_quoted(out, task, bytes);
             evq_buffer_text(out, "}\n");
             count++;
         }
@@ -216,23 +195,6 @@ static enum evq_status choose(struct evq_cli *cli, const struct variant **ret_va
     return EVQ_OK;
 }
 
-/* Writes the file. *ret_exists: there is one already, and it stays as it is. */
-static enum evq_status write_file(const char *text, bool *ret_exists, struct evq_error *err)
-{
-    int fd = open(FILE_NAME, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-
-    *ret_exists = fd < 0 && errno == EEXIST;
-    if (*ret_exists) {
-        return EVQ_OK;
-    }
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "write '" FILE_NAME "': %s", strerror(errno));
-    }
-    enum evq_status status = evq_file_write(fd, text, strlen(text), FILE_NAME, err);
-    evq_file_close(&fd);
-    return status;
-}
-
 static void say_next(const struct evq_cli *cli, const struct variant *variant,
                      const struct evq_project *project)
 {
@@ -269,21 +231,20 @@ static enum evq_status init_run(struct evq_cli *cli, struct evq_error *err)
     evq_buffer_init(&out, 65536);
     enum evq_status status = choose(cli, &variant, &value, err);
     if (status == EVQ_OK) {
-        evq_buffer_text(&out, "# What evalq evaluates in this project, and how. Every key: "
-                              "docs/configuration.md.\nroots: {project: .} # The directory that "
-                              "contains the checkpoints.\n");
+        evq_config_file_head(&out);
         status = variant->write(cli, value, &out, err);
     }
     const char *text = status == EVQ_OK ? evq_buffer_string(&out) : NULL;
     if (status == EVQ_OK && text == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for '" FILE_NAME "'");
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for '" EVQ_CONFIG_FILE "'");
     }
     if (status == EVQ_OK) {
-        status = write_file(text, &exists, err);
+        status = evq_config_file_create(text, &exists, err);
     }
     if (status == EVQ_OK) {
-        evq_cli_say(cli, exists ? "evalq: '" FILE_NAME "' exists and was not changed; add to it:"
-                                : "evalq: wrote '" FILE_NAME "'");
+        evq_cli_say(cli, exists ? "evalq: '" EVQ_CONFIG_FILE
+                                  "' exists and was not changed; add to it:"
+                                : "evalq: wrote '" EVQ_CONFIG_FILE "'");
         if (exists) {
             (void)fputs(text, stdout);
             (void)fflush(stdout);

@@ -1,8 +1,7 @@
-"""evalq inside training frameworks. It never raises into training, waits only at the end of
-training, and submits on rank 0 only.
+"""evalq inside training frameworks: a guest that never waits, never raises, and is absent on all ranks but one.
 
     from evalq.integrations.transformers import EvalqCallback
     from evalq.integrations.lightning import EvalqCallback, EvalqLogger
 
-This package imports no framework itself; each module imports its own.
+Nothing is imported here: each module needs its own framework.
 """
