@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs, by apt package name, what evalq needs to build and run (and with "test" what its tests need, with
-# "peers" those against Python frameworks too).
-# Debian 12 and 13, Ubuntu 24.04. Says what it does; does nothing when all is there; asks for sudo only when something is missing.
-# No service is left running or enabled that was not before.
-#   sh deploy/bootstrap.sh [build|test|peers]
+# Installs the apt packages that evalq needs, on Debian 12 and 13 and Ubuntu 24.04.
+#   sh deploy/bootstrap.sh [build]   to build and run evalq
+#   sh deploy/bootstrap.sh test      also to run its tests
+#   sh deploy/bootstrap.sh peers     also to run its tests against Python frameworks
+# If all packages are installed, it changes nothing and does not use sudo. It neither starts nor enables
+# a service.
 set -eu
 
 mode=${1:-build}
@@ -16,10 +17,11 @@ build) ;;
 test | peers)
     packages="$packages libcmocka-dev python3 python3-numpy python3-venv python3-yaml iproute2 git openssl procps
 util-linux file zsh fish"
-    optional="clang-14 clang-format-14 libclang-rt-14-dev spin" # Format, fuzzers, model; clang-14 is not in Debian 13.
+    # For tests/format.sh, the fuzzers and the model. Debian 13 does not have clang-14.
+    optional="clang-14 clang-format-14 libclang-rt-14-dev spin"
     if [ "$mode" = peers ]; then
         packages="$packages python3-dev prometheus"
-        optional="$optional chromium" # Ubuntu has but the name of it, for a program that installs a snap.
+        optional="$optional chromium" # Ubuntu has only a package that installs a snap.
     fi
     ;;
 *)
@@ -28,8 +30,8 @@ util-linux file zsh fish"
     ;;
 esac
 
-# lacking PACKAGE...: those of them that are not installed.
-lacking() {
+# missing_of PACKAGE...: prints those that are not installed.
+missing_of() {
     for package in "$@"; do
         state=$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true)
         case $state in
@@ -38,20 +40,20 @@ lacking() {
         esac
     done
 }
-# offered PACKAGE...: those of them that this release has.
-offered() {
+# available_of PACKAGE...: prints those that this release has.
+available_of() {
     for package in "$@"; do
-        # Of one that others merely name it says nothing, and does not fail.
+        # apt-cache succeeds and prints nothing for a package that only other packages name.
         if [ -n "$(apt-cache show "$package" 2>/dev/null)" ]; then
             printf ' %s' "$package"
         fi
     done
 }
 
-# shellcheck disable=SC2046,SC2086 # The lists are words on purpose.
-missing=$(lacking $packages)
+# shellcheck disable=SC2046,SC2086 # The lists are to be split into words.
+missing=$(missing_of $packages)
 # shellcheck disable=SC2046,SC2086
-if [ -z "$missing" ] && [ -z "$(offered $(lacking $optional))" ]; then
+if [ -z "$missing" ] && [ -z "$(available_of $(missing_of $optional))" ]; then
     echo "bootstrap: all packages for '$mode' are installed"
     exit 0
 fi
@@ -69,7 +71,7 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
 fi
 
-# Debian starts a service as it installs it; a policy file that answers 101 forbids that for the while.
+# Debian starts a service when it installs it. A policy file that exits with 101 prevents that.
 policy=/usr/sbin/policy-rc.d
 policy_ours=
 if [ ! -e "$policy" ]; then
@@ -86,7 +88,7 @@ trap cleanup EXIT
 
 $as_root apt-get update -q
 # shellcheck disable=SC2046,SC2086
-missing="$missing$(offered $(lacking $optional))"
+missing="$missing$(available_of $(missing_of $optional))"
 echo "bootstrap: installing$missing"
 # shellcheck disable=SC2086
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing

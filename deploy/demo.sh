@@ -1,8 +1,8 @@
 #!/bin/sh
-# The whole of evalq on one machine, on real data, in less than two minutes after the build: training processes (an MLP on
-# MNIST digits, then a small GPT on the bytes of tiny Shakespeare) save a checkpoint every so many steps and go on; two CPU
-# workers evaluate each; the metrics land in TensorBoard event files, JSONL and a `best` link. Ctrl-C stops everything.
-# Results stay in build/demo.
+# Shows all of evalq on one machine with real data. It takes less than two minutes after the build.
+# Two programs train, one after the other: an MLP on MNIST digits, and a small GPT on the bytes of tiny
+# Shakespeare. Two CPU workers evaluate each checkpoint meanwhile. The metrics go to TensorBoard event
+# files, JSONL and a `best` link. Ctrl-C stops everything; the results stay in build/demo.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ roots:
   data: $data
 
 suites:
-  heldout: # The 2,000 images that training never sees; the trainer writes them.
+  heldout: # The 2,000 images that are not trained on. The training program writes them.
     tasks:
       - name: digits
         type: classification
@@ -33,7 +33,7 @@ suites:
           inputs: checkpoints/heldout-images-idx3-ubyte
           labels: checkpoints/heldout-labels-idx1-ubyte
           scale: 1/255
-  text: # The last 16 KiB of the text, which training never sees; tokens by the tokenizer beside the weights.
+  text: # The last 16 KiB of the text, which are not trained on.
     tasks:
       - name: shakespeare
         type: perplexity
@@ -61,7 +61,7 @@ SH
 
 cd "$demo"
 mkdir checkpoints gpt
-began=$(date +%s)
+started=$(date +%s)
 "$bin/evalq" up --workers 2 -- sh train.sh
 
 echo
@@ -69,4 +69,4 @@ echo "A real trained checkpoint on all 10,000 test images (published: accuracy 0
 "$bin/evalq-worker" eval "$data/mlp_784_512_128_32_10.safetensors" --suite mnist
 
 echo
-echo "All of it took $(($(date +%s) - began)) seconds after the build."
+echo "The demo took $(($(date +%s) - started)) seconds after the build."

@@ -1,16 +1,18 @@
 #!/bin/sh
-# Builds the documentation site from docs/ into build/site. A link that leads nowhere is an error.
+# Builds the documentation site from docs/ into build/site. A broken link is an error.
 #   sh deploy/site.sh            builds the site; open build/site/index.html
 #   sh deploy/site.sh serve      shows the site on 127.0.0.1:8000 and builds it again after each change
-# mkdocs-material comes from PyPI, into build/site-venv. The exit code is 77 if it cannot be installed.
-# EVALQ_REPOSITORY=https://HOST/OWNER/NAME makes links to files outside docs/ lead there. Without it they are plain text.
+# mkdocs-material is installed from PyPI into build/site-venv. If that fails, the exit code is 77.
+# EVALQ_REPOSITORY=https://HOST/OWNER/NAME is where links to files outside of docs/ lead. Without it,
+# these links become plain text.
 set -eu
 
 cd "$(dirname "$0")/.."
 venv=build/site-venv
 if ! "$venv/bin/mkdocs" --version >/dev/null 2>&1; then
     rm -rf "$venv"
-    if ! python3 -m venv "$venv" || ! "$venv/bin/pip" install -q --retries 1 mkdocs==1.6.1 mkdocs-material==9.8.2; then
+    if ! python3 -m venv "$venv" ||
+        ! "$venv/bin/pip" install -q --retries 1 mkdocs==1.6.1 mkdocs-material==9.8.2; then
         rm -rf "$venv"
         echo "site: mkdocs-material cannot be installed from PyPI, see above" >&2
         exit 77

@@ -1,17 +1,17 @@
 #!/bin/sh
-# What deploy/bootstrap.sh asks apt for, with stand-ins for all that it calls: what is lacking and the release has, and nothing that is
-# installed, or that other packages merely name (apt-cache says nothing of those, and does not fail; apt-get would, or take one of them).
-# And that a service which it installed is not left enabled.
-#   sh tests/bootstrap.sh
+# Tests deploy/bootstrap.sh with stand-ins for the programs that it calls: sh tests/bootstrap.sh
+# It must install exactly the packages that are missing and that the release has, and must disable the
+# services that it installed. A package that only other packages name must not be installed: apt-cache
+# succeeds and prints nothing for it, and apt-get would fail or install another package.
 set -eu
 cd "$(dirname "$0")/.."
-place=$(mktemp -d)
-trap 'rm -rf "$place"' EXIT
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
 
-# stand_in NAME: its script comes from standard input.
+# stand_in NAME: creates the program NAME from a script on standard input.
 stand_in() {
-    { echo '#!/bin/sh' && cat; } >"$place/$1"
-    chmod +x "$place/$1"
+    { echo '#!/bin/sh' && cat; } >"$directory/$1"
+    chmod +x "$directory/$1"
 }
 echo 'echo 1000' | stand_in id
 stand_in apt-cache <<'SH'
@@ -31,25 +31,25 @@ SH
 echo 'exit 1' | stand_in apt-get
 echo 'exit 1' | stand_in systemctl
 stand_in sudo <<SH
-echo "\$*" >>"$place/called"
+echo "\$*" >>"$directory/called"
 case \$1 in tee) cat ;; esac >/dev/null
 SH
-# asks MODE PACKAGES DISABLED: by apt's words and systemd's.
-asks() {
-    : >"$place/called"
-    PATH=$place:$PATH sh deploy/bootstrap.sh "$1" >"$place/said"
-    asked=$(sed -n 's/.*apt-get install .*--no-install-recommends //p' "$place/called")
-    disabled=$(sed -n 's/^systemctl disable --quiet //p' "$place/called")
-    if [ "$asked" != "$2" ] || [ "$disabled" != "$3" ]; then
-        echo "bootstrap: $1 asked for '$asked' and disabled '$disabled', expected '$2' and '$3'" >&2
+# check MODE PACKAGES DISABLED: what bootstrap.sh must install and disable in this mode.
+check() {
+    : >"$directory/called"
+    PATH=$directory:$PATH sh deploy/bootstrap.sh "$1" >"$directory/output"
+    installed=$(sed -n 's/.*apt-get install .*--no-install-recommends //p' "$directory/called")
+    disabled=$(sed -n 's/^systemctl disable --quiet //p' "$directory/called")
+    if [ "$installed" != "$2" ] || [ "$disabled" != "$3" ]; then
+        echo "bootstrap: $1 installed '$installed' and disabled '$disabled', expected '$2' and '$3'" >&2
         exit 1
     fi
-    echo "bootstrap: $1 asked for $asked"
+    echo "bootstrap: $1 installed $installed"
 }
-asks test "ninja-build spin" ""
-asks peers "ninja-build prometheus spin" prometheus
+check test "ninja-build spin" ""
+check peers "ninja-build prometheus spin" prometheus
 
-# Whoever calls a run.sh on a fresh machine gets what it needs.
+# Each run.sh must work on a fresh machine, so it must install what it needs.
 for script in $(git ls-files 'tests/*run.sh'); do
     if ! grep -q 'deploy/bootstrap.sh' "$script"; then
         echo "bootstrap: $script installs nothing, expected a call of deploy/bootstrap.sh" >&2

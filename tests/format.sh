@@ -1,5 +1,6 @@
 #!/bin/sh
-# Every C file is as clang-format-14 would write it, and short enough to read: about 500 lines, never more than 600; main.c to 150.
+# Checks that clang-format-14 would change no C file, and that no file is too long: at most 600 lines, and
+# 150 for a main.c. Aim for 500.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -7,7 +8,7 @@ git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format-14 --dry-ru
 long=$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs wc -l |
     awk '$2 != "total" && ($1 > 600 || ($2 ~ /main\.c$/ && $1 > 150)) { print $2 ": " $1 " lines" }')
 if [ -n "$long" ]; then
-    echo "format: too long to be one noun:" >&2
+    echo "format: these files are too long; split them by subject:" >&2
     echo "$long" >&2
     exit 1
 fi

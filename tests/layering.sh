@@ -1,14 +1,17 @@
 #!/bin/sh
-# Dependencies point one way: programs -> shared/; worker/ -> kernels/backend.h; kernels/ knows neither Redis nor checkpoints;
-# programs never include each other; one .c includes hiredis, one msgpack; CUDA only under kernels/cuda/.
+# Checks what may include what. Programs include shared/ and never each other. worker/ also includes
+# kernels/backend.h. kernels/ knows neither Redis nor checkpoints. One .c file includes hiredis, and one
+# msgpack. CUDA appears only under kernels/cuda/. No two files include each other.
 set -eu
 
 cd "$(dirname "$0")/.."
 failed=0
 
-# refuse WHERE PATTERN WHY [EXCEPT]: no tracked C file of WHERE may have a line that matches PATTERN.
+# refuse WHERE PATTERN WHY [EXCEPT]: fails if a line of a tracked C file in WHERE matches PATTERN and not
+# EXCEPT.
 refuse() {
-    found=$(git ls-files "$1" | grep -E '\.(c|h|cu|cuh)$' | xargs -r grep -nE "$2" /dev/null | grep -vE "${4:-^$}" || true)
+    found=$(git ls-files "$1" | grep -E '\.(c|h|cu|cuh)$' |
+        xargs -r grep -nE "$2" /dev/null | grep -vE "${4:-^$}" || true)
     if [ -n "$found" ]; then
         echo "layering: $3:" >&2
         echo "$found" >&2
@@ -36,7 +39,7 @@ if [ "$count" -gt 1 ]; then
     echo "layering: $count files of shared/ include hiredis, expected one" >&2
     failed=1
 fi
-# Circles are found in compiled objects, because only the compiler knows who uses what.
+# Circles are searched in compiled objects, because only the compiler knows which file uses which.
 if [ -d build/test ]; then
     python3 tests/circles.py build/test || failed=1
 fi

@@ -1,18 +1,18 @@
 #!/bin/sh
-# How many bad inputs, made by hand, are refused, each with its own sentence: sh tests/refused.sh [FOLDER], where the tests were
-# built (build/test/bin). Tables in C are counted by their tests, which are run; rows of tests/bad/ where they stand: the test that
-# names the file fails when one of them is answered otherwise. Fewer than before is a failure: a table lost entries, or its
-# test does not run.
+# Counts the bad inputs in the tests that evalq refuses with its own message: sh tests/refused.sh [FOLDER]
+# FOLDER has the built tests (default build/test/bin). Tests with a table in C are run and print its count.
+# For the tables in tests/bad/, the rows are counted; each is checked by the test that names the file. A
+# count below the expected minimum is a failure, because a table lost entries or its test does not run.
 set -eu
 
 cd "$(dirname "$0")/.."
 folder=${1:-build/test/bin}
-least=1700
+minimum=1700
 total=0
-for name in test_checkpoint_hostile test_torch_hostile test_pickle test_torch_legacy test_dcp test_layout test_adapter test_datasets test_token_file \
-    test_tokenizer_bad test_models test_config_bad; do
+for name in test_checkpoint_hostile test_torch_hostile test_pickle test_torch_legacy test_dcp \
+    test_layout test_adapter test_datasets test_token_file test_tokenizer_bad test_models test_config_bad; do
     found=$("$folder/$name" 2>&1 | tr -d '\r' | grep -oE '[0-9]+ [a-z._ ]+ refused$') || {
-        echo "refused: $name tells nothing" >&2
+        echo "refused: $name prints no count" >&2
         exit 1
     }
     echo "$found"
@@ -29,4 +29,4 @@ for file in tests/bad/*.txt; do
     total=$((total + count))
 done
 echo "refused: $total bad inputs in all"
-[ "$total" -ge "$least" ] || { echo "refused: expected at least $least" >&2; exit 1; }
+[ "$total" -ge "$minimum" ] || { echo "refused: expected at least $minimum" >&2; exit 1; }

@@ -1,23 +1,24 @@
 #!/bin/sh
-# Installs what is missing, builds, and runs tests.
-#   sh tests/run.sh            every test
-#   sh tests/run.sh quick      those that take less than two seconds each (not those of tests/slow.txt), format and layering
-#   sh tests/run.sh NAME ...   the tests of these names, as ctest -N prints them; test_ and test_python_ may be left out
-#   sh tests/run.sh -R queue   arguments that begin with a dash go to ctest
-#   EVQ_PRESET=test|asan|tsan  which build (default: test)
+# Installs missing packages, builds, and runs tests.
+#   sh tests/run.sh            runs all tests
+#   sh tests/run.sh quick      checks format and layering, and runs the tests that are not in slow.txt;
+#                              each of these takes less than two seconds
+#   sh tests/run.sh NAME ...   runs the named tests; you may leave out test_ and test_python_
+#   sh tests/run.sh -R queue   passes all arguments to ctest if the first one begins with a dash
+#   EVQ_PRESET=test|asan|tsan  selects the build (default: test)
 set -eu
 
 cd "$(dirname "$0")/.."
 preset=${EVQ_PRESET:-test}
 
-# Redis 7.2 and newer do not start in a locale that is not installed, as ssh brings along.
+# Redis 7.2 and later do not start if the locale is not installed. ssh may pass on such a locale.
 LC_ALL=C.UTF-8
 export LC_ALL
 sh deploy/bootstrap.sh test
 cmake --preset "$preset"
 cmake --build --preset "$preset"
 
-# run ARGUMENT...: ctest with these.
+# run ARGUMENT...: runs ctest with these arguments.
 run() {
     ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" "$@"
 }

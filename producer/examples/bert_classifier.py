@@ -1,8 +1,8 @@
-"""A BERT-style classifier with its own compute_metrics, evaluated elsewhere with both.
+"""A BERT classifier with its own compute_metrics. evalq's workers evaluate it.
 
     evalq up -- python bert_classifier.py
 
-A tiny BERT with random weights learns which of two tokens a sentence has more of.
+A tiny BERT with random weights learns which of two tokens is more frequent in a sentence.
 """
 
 import torch
@@ -18,23 +18,28 @@ class Sentences(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.tokens)
 
-    def __getitem__(self, at):
-        return {"input_ids": self.tokens[at], "labels": self.labels[at].long()}
+    def __getitem__(self, index):
+        return {"input_ids": self.tokens[index], "labels": self.labels[index].long()}
 
 
 def compute_metrics(prediction):
-    guessed = prediction.predictions.argmax(-1)
-    right = guessed == prediction.label_ids
-    found = guessed[prediction.label_ids == 1]
-    return {"accuracy": float(right.mean()), "recall": float(found.mean())}
+    predicted = prediction.predictions.argmax(-1)
+    correct = predicted == prediction.label_ids
+    positives = predicted[prediction.label_ids == 1]
+    return {"accuracy": float(correct.mean()), "recall": float(positives.mean())}
 
 
 def make_trainer(callbacks=None):
     transformers.set_seed(1)
     config = transformers.BertConfig(
-        vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=16, num_labels=2,
-    )  # fmt: skip
+        vocab_size=32,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        num_labels=2,
+    )
     args = transformers.TrainingArguments(
         output_dir="out/bert",
         num_train_epochs=3,

@@ -1,8 +1,10 @@
-"""nn.Linear(10, 2) with cross-entropy, trained under DDP and saved as people do: model_state_dict, with `module.` in
-front of every name. The suite `linear` cuts its 10,001 samples into 4 shards for as many slots; sums and counts are
-added, so that the accuracy is that of all samples, not a mean of the shards' means.
+"""A linear classifier that trains under DistributedDataParallel and is evaluated in shards.
 
     evalq up -- torchrun --nproc-per-node 2 ddp_linear.py
+
+The checkpoint has the usual form: a `model_state_dict` whose names begin with `module.`. The suite
+`linear` divides its 10,001 samples into 4 shards. evalq adds the sums and counts of the shards, so
+the accuracy is that of all samples, not a mean of means.
 """
 
 import os
@@ -16,7 +18,7 @@ import evalq
 SAMPLES = 10001
 
 
-def data(count, seed):
+def make_data(count, seed):
     inputs = torch.randn(count, 10, generator=torch.Generator().manual_seed(seed))
     return inputs, (inputs[:, 0] + 0.5 * inputs[:, 1] > 0).long()
 
@@ -27,8 +29,8 @@ def main():
     torch.manual_seed(1)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    inputs, labels = data(4096, 1)
-    held_inputs, held_labels = data(SAMPLES, 2)
+    inputs, labels = make_data(4096, 1)
+    held_inputs, held_labels = make_data(SAMPLES, 2)
     client = None
     if rank == 0:
         os.makedirs("data", exist_ok=True)
@@ -51,8 +53,8 @@ def main():
             if result.metric == "accuracy":
                 print(f"step {result.step}: accuracy {result.value:.6f} of {result.n} samples")
         with torch.no_grad():
-            right = int((model.module(held_inputs).argmax(1) == held_labels).sum())
-        print(f"here, step 60: accuracy {right / SAMPLES:.6f}")
+            correct = int((model.module(held_inputs).argmax(1) == held_labels).sum())
+        print(f"here, step 60: accuracy {correct / SAMPLES:.6f}")
     dist.barrier()
     dist.destroy_process_group()
 

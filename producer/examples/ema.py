@@ -1,8 +1,9 @@
-"""The regular and the averaged weights of one run, as two curves: variant="ema".
+"""The regular and the averaged weights (EMA) of one run, as two curves.
 
     evalq up -- python ema.py
 
-Neither is saved: both are taken from memory. Their metrics are eval/sine/mse and eval_ema/sine/mse.
+The weights are submitted from memory, without a save. The metrics are eval/sine/mse and
+eval_ema/sine/mse.
 """
 
 import os
@@ -32,12 +33,12 @@ with evalq.Client(run=f"averages-{os.getpid()}", snapshots=20) as client:
         optimizer.step()
         averaged.update_parameters(model)
         if step % 100 == 0:
-            client.submit_state_dict(model.state_dict(), step=step, suites="regression", policy="all")
-            client.submit_state_dict(
-                averaged.module.state_dict(), step=step, suites="regression", policy="all", variant="ema"
-            )
+            options = {"step": step, "suites": "regression", "policy": "all"}
+            client.submit_state_dict(model.state_dict(), **options)
+            client.submit_state_dict(averaged.module.state_dict(), variant="ema", **options)
     client.wait(timeout=60)
-    found = {(result.step, result.key): result.value for result in client.results() if result.metric == "mse"}
+    errors = {(result.step, result.key): result.value for result in client.results() if result.task}
 
 for step in range(100, 501, 100):
-    print(f"step {step}: regular {found[step, 'eval/sine/mse']:.4f}, ema {found[step, 'eval_ema/sine/mse']:.4f}")
+    regular, ema = errors[step, "eval/sine/mse"], errors[step, "eval_ema/sine/mse"]
+    print(f"step {step}: regular {regular:.4f}, ema {ema:.4f}")

@@ -3,28 +3,28 @@
 #include <math.h>
 #include <string.h>
 
-#include "gpt_parts.h"
+#include "gpt_activations.h"
 
 #define C     GPT_WIDTH
 #define T     GPT_CONTEXT
 #define V     GPT_VOCABULARY
 #define HEADS GPT_HEADS
-#define SIZE  (GPT_WIDTH / GPT_HEADS) // Of a head.
+#define SIZE  (GPT_WIDTH / GPT_HEADS) // The width of a head.
 
-enum { LN_1, QKV, OUT, LN_2, UP, DOWN, PARTS }; // Of a layer: each a weight and a bias.
+enum { LN_1, QKV, OUT, LN_2, UP, DOWN, PARTS }; // The parts of a layer: each has weight and bias.
 
-/* The matrix product decides how long training takes: built for several processors at once. */
+/* The functions that take most of the time are compiled for several processors. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define FAST __attribute__((target_clones("avx512f", "avx2", "default")))
+#define MULTIVERSION __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define FAST
+#define MULTIVERSION
 #endif
 
-/* y += x * w, four rows of w at once, for two rows of y. */
-static inline __attribute__((always_inline)) void rows_add(float *restrict y, float *restrict z,
-                                                           const float *x, const float *u,
-                                                           size_t column, const float *restrict w,
-                                                           int m)
+/* Adds x * w to y and u * w to z, for four rows of w. */
+static inline __attribute__((always_inline)) void add_products(float *restrict y, float *restrict z,
+                                                               const float *x, const float *u,
+                                                               size_t column,
+                                                               const float *restrict w, int m)
 {
     const float x0 = x[0], x1 = x[column], x2 = x[2 * column], x3 = x[3 * column];
     const float u0 = u[0], u1 = u[column], u2 = u[2 * column], u3 = u[3 * column];
@@ -36,19 +36,21 @@ static inline __attribute__((always_inline)) void rows_add(float *restrict y, fl
     }
 }
 
-/* out[n][m] += a * b[k][m], where a's element (i, j) is a[i * row + j * column]. n is even, k a
- * multiple of 4. */
-FAST static void product(float *restrict out, const float *restrict a, size_t row, size_t column,
-                         const float *restrict b, int n, int k, int m)
+/*
+ * out[n][m] += a * b[k][m], where the element (i, j) of a is a[i * row + j * column]. n must be
+ * even, and k a multiple of 4.
+ */
+MULTIVERSION static void product(float *restrict out, const float *restrict a, size_t row,
+                                 size_t column, const float *restrict b, int n, int k, int m)
 {
-    for (int from = 0; from < k; from += 64) { // So much of b stays near.
+    for (int from = 0; from < k; from += 64) { // This part of b stays in the cache.
         const int to = from + 64 < k ? from + 64 : k;
         for (int i = 0; i < n; i += 2) {
             float *restrict y = out + (size_t)i * (size_t)m;
             const float *x = a + (size_t)i * row;
             for (int j = from; j < to; j += 4) {
-                rows_add(y, y + m, x + (size_t)j * column, x + row + (size_t)j * column, column,
-                         b + (size_t)j * (size_t)m, m);
+                add_products(y, y + m, x + (size_t)j * column, x + row + (size_t)j * column, column,
+                             b + (size_t)j * (size_t)m, m);
             }
         }
     }
@@ -64,9 +66,9 @@ static void transpose(const float *from, int rows, int columns, float *to)
     }
 }
 
-static const struct gpt_tensor *part(const struct gpt *gpt, int layer, int which)
+static const struct gpt_tensor *layer_tensor(const struct gpt *gpt, int layer, int which)
 {
-    return &gpt->tensors[2 + layer * 2 * PARTS + 2 * which]; // Its bias is the next.
+    return &gpt->tensors[2 + layer * 2 * PARTS + 2 * which]; // The bias is the next tensor.
 }
 
 /* out = in * weight + bias. */
@@ -83,9 +85,9 @@ static void linear(const struct gpt *gpt, const struct gpt_tensor *weight, const
             weight->columns);
 }
 
-/* Gradients of weight and bias are added to; d_in = d_out * weight^T. */
-static void linear_back(struct gpt *gpt, const struct gpt_tensor *weight, const float *in, int rows,
-                        const float *d_out, float *d_in)
+/* Adds to the gradients of weight and bias, and sets d_in = d_out * weight^T. */
+static void linear_backward(struct gpt *gpt, const struct gpt_tensor *weight, const float *in,
+                            int rows, const float *d_out, float *d_in)
 {
     float *d_bias = gpt->gradients + weight[1].offset;
     float *transposed = gpt->activations->transposed;
@@ -103,7 +105,7 @@ static void linear_back(struct gpt *gpt, const struct gpt_tensor *weight, const 
             weight->rows);
 }
 
-/* scale gets 1 / deviation of each row. */
+/* Layer norm. scale gets 1 / standard deviation of each row. */
 static void norm(const struct gpt *gpt, const struct gpt_tensor *weight, const float *in, int rows,
                  float *scale, float *out)
 {
@@ -126,9 +128,9 @@ static void norm(const struct gpt *gpt, const struct gpt_tensor *weight, const f
     }
 }
 
-/* Adds to d_in what comes through the norm whose output was out. */
-static void norm_back(struct gpt *gpt, const struct gpt_tensor *weight, const float *out,
-                      const float *scale, int rows, const float *d_out, float *d_in)
+/* Adds to d_in the gradient that comes through the norm; out is the output of the forward pass. */
+static void norm_backward(struct gpt *gpt, const struct gpt_tensor *weight, const float *out,
+                          const float *scale, int rows, const float *d_out, float *d_in)
 {
     const float *w = gpt->values + weight->offset;
     const float *b = gpt->values + weight[1].offset;
@@ -152,13 +154,14 @@ static void norm_back(struct gpt *gpt, const struct gpt_tensor *weight, const fl
     }
 }
 
-/* One head of one sequence: qkv rows are 3 * C wide; chances [T][T]. */
-FAST static void attend(const float *qkv, float *chances, float *out)
+/* Attention of one head in one sequence. The rows of qkv have 3 * C numbers; attention is [T][T].
+ */
+MULTIVERSION static void attend(const float *qkv, float *attention, float *out)
 {
     for (int t = 0; t < T; t++) {
         const float *q = qkv + (size_t)t * 3 * C;
-        float *p = chances + (size_t)t * T;
-        float most = -INFINITY;
+        float *p = attention + (size_t)t * T;
+        float max_value = -INFINITY;
         float sum = 0.0f;
         for (int s = 0; s <= t; s++) {
             const float *k = qkv + (size_t)s * 3 * C + C;
@@ -168,10 +171,10 @@ FAST static void attend(const float *qkv, float *chances, float *out)
                 dot += q[c] * k[c];
             }
             p[s] = dot / sqrtf(SIZE);
-            most = p[s] > most ? p[s] : most;
+            max_value = p[s] > max_value ? p[s] : max_value;
         }
         for (int s = 0; s <= t; s++) {
-            p[s] = expf(p[s] - most);
+            p[s] = expf(p[s] - max_value);
             sum += p[s];
         }
         memset(out + (size_t)t * C, 0, SIZE * sizeof(float));
@@ -185,12 +188,12 @@ FAST static void attend(const float *qkv, float *chances, float *out)
     }
 }
 
-FAST static void attend_back(const float *qkv, const float *chances, const float *d_out,
-                             float *d_qkv)
+MULTIVERSION static void attend_backward(const float *qkv, const float *attention,
+                                         const float *d_out, float *d_qkv)
 {
     for (int t = 0; t < T; t++) {
         const float *q = qkv + (size_t)t * 3 * C;
-        const float *p = chances + (size_t)t * T;
+        const float *p = attention + (size_t)t * T;
         const float *d = d_out + (size_t)t * C;
         float *d_q = d_qkv + (size_t)t * 3 * C;
         float d_p[T];
@@ -222,24 +225,24 @@ FAST static void attend_back(const float *qkv, const float *chances, const float
 #define GELU_IN 0.7978845608f // sqrt(2 / pi).
 #define GELU_3  0.044715f
 
-/* bent keeps the hyperbolic tangent for the way back. */
-FAST static void gelu(const float *restrict in, size_t count, float *restrict bent,
-                      float *restrict out)
+/* gelu_new. tangent gets the hyperbolic tangents, which the backward pass needs. */
+MULTIVERSION static void gelu(const float *restrict in, size_t count, float *restrict tangent,
+                              float *restrict out)
 {
     for (size_t i = 0; i < count; i++) {
         const float x = in[i];
         const float twice = expf(2.0f * GELU_IN * (x + GELU_3 * x * x * x));
-        bent[i] = 1.0f - 2.0f / (1.0f + twice);
-        out[i] = 0.5f * x * (1.0f + bent[i]);
+        tangent[i] = 1.0f - 2.0f / (1.0f + twice);
+        out[i] = 0.5f * x * (1.0f + tangent[i]);
     }
 }
 
-FAST static void gelu_back(const float *restrict in, size_t count, const float *restrict bent,
-                           float *restrict d)
+MULTIVERSION static void gelu_backward(const float *restrict in, size_t count,
+                                       const float *restrict tangent, float *restrict d)
 {
     for (size_t i = 0; i < count; i++) {
         const float x = in[i];
-        const float t = bent[i];
+        const float t = tangent[i];
         const float slope = GELU_IN * (1.0f + 3.0f * GELU_3 * x * x);
         d[i] *= 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
     }
@@ -250,61 +253,64 @@ static void layer_forward(struct gpt *gpt, int at, int rows, float *output)
     struct gpt_layer *l = &gpt->activations->layers[at];
     const size_t width = (size_t)rows * C;
 
-    norm(gpt, part(gpt, at, LN_1), l->input, rows, l->scale_1, l->norm_1);
-    linear(gpt, part(gpt, at, QKV), l->norm_1, rows, l->qkv);
+    norm(gpt, layer_tensor(gpt, at, LN_1), l->input, rows, l->scale_1, l->norm_1);
+    linear(gpt, layer_tensor(gpt, at, QKV), l->norm_1, rows, l->qkv);
     for (int row = 0; row < rows; row += T) {
         for (int head = 0; head < HEADS; head++) {
             attend(l->qkv + (size_t)row * 3 * C + (size_t)(head * SIZE),
-                   l->chances + ((size_t)row * HEADS + (size_t)(head * T)) * T,
-                   l->mixed + (size_t)row * C + (size_t)(head * SIZE));
+                   l->attention + ((size_t)row * HEADS + (size_t)(head * T)) * T,
+                   l->attended + (size_t)row * C + (size_t)(head * SIZE));
         }
     }
-    linear(gpt, part(gpt, at, OUT), l->mixed, rows, l->middle);
+    linear(gpt, layer_tensor(gpt, at, OUT), l->attended, rows, l->residual);
     for (size_t i = 0; i < width; i++) {
-        l->middle[i] += l->input[i];
+        l->residual[i] += l->input[i];
     }
-    norm(gpt, part(gpt, at, LN_2), l->middle, rows, l->scale_2, l->norm_2);
-    linear(gpt, part(gpt, at, UP), l->norm_2, rows, l->up);
-    gelu(l->up, 4 * width, l->bent, l->active);
-    linear(gpt, part(gpt, at, DOWN), l->active, rows, output);
+    norm(gpt, layer_tensor(gpt, at, LN_2), l->residual, rows, l->scale_2, l->norm_2);
+    linear(gpt, layer_tensor(gpt, at, UP), l->norm_2, rows, l->up);
+    gelu(l->up, 4 * width, l->tangent, l->active);
+    linear(gpt, layer_tensor(gpt, at, DOWN), l->active, rows, output);
     for (size_t i = 0; i < width; i++) {
-        output[i] += l->middle[i];
+        output[i] += l->residual[i];
     }
 }
 
-/* d: the gradient by the layer's output on entry, by its input on return. */
-static void layer_back(struct gpt *gpt, int at, int rows, float *d)
+/* d is the gradient of the layer's output on entry, and of its input on return. */
+static void layer_backward(struct gpt *gpt, int at, int rows, float *d)
 {
     struct gpt_activations *a = gpt->activations;
     struct gpt_layer *l = &a->layers[at];
 
-    linear_back(gpt, part(gpt, at, DOWN), l->active, rows, d, a->d_wide);
-    gelu_back(l->up, (size_t)rows * 4 * C, l->bent, a->d_wide);
-    linear_back(gpt, part(gpt, at, UP), l->norm_2, rows, a->d_wide, a->d_other);
-    norm_back(gpt, part(gpt, at, LN_2), l->norm_2, l->scale_2, rows, a->d_other, d);
-    linear_back(gpt, part(gpt, at, OUT), l->mixed, rows, d, a->d_other);
+    linear_backward(gpt, layer_tensor(gpt, at, DOWN), l->active, rows, d, a->d_wide);
+    gelu_backward(l->up, (size_t)rows * 4 * C, l->tangent, a->d_wide);
+    linear_backward(gpt, layer_tensor(gpt, at, UP), l->norm_2, rows, a->d_wide, a->d_other);
+    norm_backward(gpt, layer_tensor(gpt, at, LN_2), l->norm_2, l->scale_2, rows, a->d_other, d);
+    linear_backward(gpt, layer_tensor(gpt, at, OUT), l->attended, rows, d, a->d_other);
     memset(a->d_qkv, 0, (size_t)rows * 3 * C * sizeof(float));
     for (int row = 0; row < rows; row += T) {
         for (int head = 0; head < HEADS; head++) {
-            attend_back(l->qkv + (size_t)row * 3 * C + (size_t)(head * SIZE),
-                        l->chances + ((size_t)row * HEADS + (size_t)(head * T)) * T,
-                        a->d_other + (size_t)row * C + (size_t)(head * SIZE),
-                        a->d_qkv + (size_t)row * 3 * C + (size_t)(head * SIZE));
+            attend_backward(l->qkv + (size_t)row * 3 * C + (size_t)(head * SIZE),
+                            l->attention + ((size_t)row * HEADS + (size_t)(head * T)) * T,
+                            a->d_other + (size_t)row * C + (size_t)(head * SIZE),
+                            a->d_qkv + (size_t)row * 3 * C + (size_t)(head * SIZE));
         }
     }
-    linear_back(gpt, part(gpt, at, QKV), l->norm_1, rows, a->d_qkv, a->d_other);
-    norm_back(gpt, part(gpt, at, LN_1), l->norm_1, l->scale_1, rows, a->d_other, d);
+    linear_backward(gpt, layer_tensor(gpt, at, QKV), l->norm_1, rows, a->d_qkv, a->d_other);
+    norm_backward(gpt, layer_tensor(gpt, at, LN_1), l->norm_1, l->scale_1, rows, a->d_other, d);
 }
 
-/* The summed loss of rows sequences' bytes; d_logits, if wanted, is its mean's gradient. */
-static double forward(struct gpt *gpt, const uint8_t *bytes, int rows, bool wanted)
+/*
+ * Returns the summed loss of rows bytes. With with_gradient, d_logits gets the gradient of the mean
+ * loss.
+ */
+static double forward(struct gpt *gpt, const uint8_t *bytes, int rows, bool with_gradient)
 {
     struct gpt_activations *a = gpt->activations;
     const float *wte = gpt->values + gpt->tensors[0].offset;
     const float *wpe = gpt->values + gpt->tensors[1].offset;
     double loss = 0.0;
 
-    for (int i = 0; i < rows; i++) { // Each sequence has one byte more than rows.
+    for (int i = 0; i < rows; i++) { // Each sequence has T + 1 bytes but T rows.
         const uint8_t byte = bytes[i + i / T];
         for (int c = 0; c < C; c++) {
             a->layers[0].input[(size_t)i * C + (size_t)c] =
@@ -314,25 +320,25 @@ static double forward(struct gpt *gpt, const uint8_t *bytes, int rows, bool want
     for (int at = 0; at < GPT_LAYERS; at++) {
         layer_forward(gpt, at, rows, at + 1 < GPT_LAYERS ? a->layers[at + 1].input : a->output);
     }
-    norm(gpt, part(gpt, GPT_LAYERS, 0), a->output, rows, a->scale, a->norm);
+    norm(gpt, layer_tensor(gpt, GPT_LAYERS, 0), a->output, rows, a->scale, a->norm);
     transpose(wte, V, C, a->transposed);
     memset(a->logits, 0, (size_t)rows * V * sizeof(float));
     product(a->logits, a->norm, C, 1, a->transposed, rows, C, V);
     for (int i = 0; i < rows; i++) {
         const float *logits = a->logits + (size_t)i * V;
         const uint8_t target = bytes[i + i / T + 1];
-        float most = logits[0];
+        float max_value = logits[0];
         float sum = 0.0f;
         for (int v = 1; v < V; v++) {
-            most = logits[v] > most ? logits[v] : most;
+            max_value = logits[v] > max_value ? logits[v] : max_value;
         }
         for (int v = 0; v < V; v++) {
-            const float chance = expf(logits[v] - most);
-            a->d_logits[(size_t)i * V + (size_t)v] = chance;
-            sum += chance;
+            const float exponential = expf(logits[v] - max_value);
+            a->d_logits[(size_t)i * V + (size_t)v] = exponential;
+            sum += exponential;
         }
-        loss += log((double)sum) + (double)(most - logits[target]);
-        for (int v = 0; wanted && v < V; v++) {
+        loss += log((double)sum) + (double)(max_value - logits[target]);
+        for (int v = 0; with_gradient && v < V; v++) {
             float *d = &a->d_logits[(size_t)i * V + (size_t)v];
             *d = (*d / sum - (v == target ? 1.0f : 0.0f)) / (float)rows;
         }
@@ -353,9 +359,10 @@ static void backward(struct gpt *gpt, const uint8_t *bytes, int rows)
     memset(a->d_other, 0, width * sizeof(float));
     product(a->d_other, a->d_logits, V, 1, wte, rows, V, C);
     memset(a->d_row, 0, width * sizeof(float));
-    norm_back(gpt, part(gpt, GPT_LAYERS, 0), a->norm, a->scale, rows, a->d_other, a->d_row);
+    norm_backward(gpt, layer_tensor(gpt, GPT_LAYERS, 0), a->norm, a->scale, rows, a->d_other,
+                  a->d_row);
     for (int at = GPT_LAYERS - 1; at >= 0; at--) {
-        layer_back(gpt, at, rows, a->d_row);
+        layer_backward(gpt, at, rows, a->d_row);
     }
     for (int i = 0; i < rows; i++) {
         const uint8_t byte = bytes[i + i / T];
@@ -366,11 +373,11 @@ static void backward(struct gpt *gpt, const uint8_t *bytes, int rows)
     }
 }
 
-/* AdamW: matrices decay, vectors do not. A gradient longer than 1 is shortened to it. */
-FAST static void update(struct gpt *gpt, float rate)
+/* AdamW with weight decay for matrices only. A gradient longer than 1 is scaled to length 1. */
+MULTIVERSION static void update(struct gpt *gpt, float rate)
 {
-    const float one = 1.0f - powf(0.9f, (float)gpt->steps);
-    const float two = 1.0f - powf(0.99f, (float)gpt->steps);
+    const float moment_bias = 1.0f - powf(0.9f, (float)gpt->steps);
+    const float square_bias = 1.0f - powf(0.99f, (float)gpt->steps);
     float length = 0.0f;
 
 #pragma omp simd reduction(+ : length)
@@ -388,9 +395,9 @@ FAST static void update(struct gpt *gpt, float rate)
             const float g = clip * gpt->gradients[i];
             gpt->moments[i] = 0.9f * gpt->moments[i] + 0.1f * g;
             gpt->squares[i] = 0.99f * gpt->squares[i] + 0.01f * g * g;
-            gpt->values[i] -=
-                rate * (gpt->moments[i] / one / (sqrtf(gpt->squares[i] / two) + 1e-8f) +
-                        decay * gpt->values[i]);
+            gpt->values[i] -= rate * (gpt->moments[i] / moment_bias /
+                                          (sqrtf(gpt->squares[i] / square_bias) + 1e-8f) +
+                                      decay * gpt->values[i]);
         }
     }
 }

@@ -18,7 +18,7 @@ static bool write_config(const struct gpt *gpt, FILE *file)
                    GPT_VOCABULARY, GPT_CONTEXT, GPT_WIDTH, GPT_HEADS, GPT_LAYERS) > 0;
 }
 
-/* GPT-2's letters for bytes: the printable ones are themselves, the others follow from U+0100. */
+/* GPT-2 writes printable bytes as themselves, and the others as letters from U+0100 on. */
 static bool write_tokenizer(const struct gpt *gpt, FILE *file)
 {
     int next = 0x100;
@@ -37,7 +37,10 @@ static bool write_tokenizer(const struct gpt *gpt, FILE *file)
     return fprintf(file, "}}}\n") > 0;
 }
 
-/* safetensors: 8 bytes length, little-endian; a JSON header padded to 8; the tensors' bytes. */
+/*
+ * A safetensors file begins with the length of its header (8 bytes, little-endian) and the header
+ * (JSON, padded to a multiple of 8). The tensors follow.
+ */
 static bool write_weights(const struct gpt *gpt, FILE *file)
 {
     char header[8192];
@@ -46,7 +49,7 @@ static bool write_weights(const struct gpt *gpt, FILE *file)
     int used = snprintf(header, sizeof(header),
                         "{\"__metadata__\":{\"format\":\"pt\",\"step\":\"%ld\"}", gpt->steps);
 
-    for (int at = 0; at < GPT_TENSORS; at++) { // They lie one after another, as in memory.
+    for (int at = 0; at < GPT_TENSORS; at++) { // The file has the order of the memory.
         const struct gpt_tensor *tensor = &gpt->tensors[at];
         const size_t end = at + 1 < GPT_TENSORS ? gpt->tensors[at + 1].offset : gpt->count;
         char shape[32];

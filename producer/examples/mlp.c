@@ -7,29 +7,17 @@
 #include <string.h>
 #include <unistd.h>
 
-double random_unit(uint64_t *seed)
-{
-    *seed ^= *seed >> 12;
-    *seed ^= *seed << 25;
-    *seed ^= *seed >> 27;
-    return (double)(*seed * UINT64_C(0x2545f4914f6cdd1d) >> 11) / 9007199254740992.0;
-}
+#include "random.h"
 
-static float random_normal(uint64_t *seed)
+bool mlp_init(struct mlp *mlp, const int *sizes, uint64_t *random_state)
 {
-    double radius = sqrt(-2.0 * log(1.0 - random_unit(seed)));
-    return (float)(radius * cos(6.283185307179586 * random_unit(seed)));
-}
-
-bool mlp_make(struct mlp *mlp, const int *sizes, uint64_t *seed)
-{
-    bool made = true;
+    bool allocated = true;
 
     memset(mlp, 0, sizeof(*mlp));
-    for (int at = 0; at < MLP_LAYERS && made; at++) {
-        struct mlp_layer *layer = &mlp->layers[at];
-        layer->in = sizes[at];
-        layer->out = sizes[at + 1];
+    for (int index = 0; index < MLP_LAYERS && allocated; index++) {
+        struct mlp_layer *layer = &mlp->layers[index];
+        layer->in = sizes[index];
+        layer->out = sizes[index + 1];
         size_t weights = (size_t)layer->in * (size_t)layer->out;
         size_t outputs = (size_t)layer->out;
         float **const parts[] = {&layer->weight, &layer->weight_step, &layer->weight_gradient};
@@ -37,35 +25,35 @@ bool mlp_make(struct mlp *mlp, const int *sizes, uint64_t *seed)
         for (int part = 0; part < 3; part++) {
             *parts[part] = calloc(weights, sizeof(float));
             *rows[part] = calloc(outputs, sizeof(float));
-            made = made && *parts[part] != NULL && *rows[part] != NULL;
+            allocated = allocated && *parts[part] != NULL && *rows[part] != NULL;
         }
-        mlp->values[at] = calloc(outputs * MLP_BATCH_MAX, sizeof(float));
-        mlp->gradients[at] = calloc(outputs * MLP_BATCH_MAX, sizeof(float));
-        made = made && mlp->values[at] != NULL && mlp->gradients[at] != NULL;
+        mlp->values[index] = calloc(outputs * MLP_BATCH_MAX, sizeof(float));
+        mlp->gradients[index] = calloc(outputs * MLP_BATCH_MAX, sizeof(float));
+        allocated = allocated && mlp->values[index] != NULL && mlp->gradients[index] != NULL;
         float scale = sqrtf(2.0f / (float)layer->in);
-        for (size_t weight = 0; made && weight < weights; weight++) {
-            layer->weight[weight] = scale * random_normal(seed);
+        for (size_t weight = 0; allocated && weight < weights; weight++) {
+            layer->weight[weight] = scale * random_normal(random_state);
         }
     }
-    return made;
+    return allocated;
 }
 
 void mlp_free(struct mlp *mlp)
 {
-    for (int at = 0; at < MLP_LAYERS; at++) {
-        struct mlp_layer *layer = &mlp->layers[at];
+    for (int index = 0; index < MLP_LAYERS; index++) {
+        struct mlp_layer *layer = &mlp->layers[index];
         free(layer->weight);
         free(layer->weight_step);
         free(layer->weight_gradient);
         free(layer->bias);
         free(layer->bias_step);
         free(layer->bias_gradient);
-        free(mlp->values[at]);
-        free(mlp->gradients[at]);
+        free(mlp->values[index]);
+        free(mlp->gradients[index]);
     }
 }
 
-/* outputs = inputs * weight + bias, with ReLU unless it is the last layer. */
+/* outputs = inputs * weight + bias, followed by ReLU if relu is set. */
 static void layer_forward(const struct mlp_layer *layer, const float *restrict inputs,
                           float *restrict outputs, int batch, bool relu)
 {
@@ -80,7 +68,7 @@ static void layer_forward(const struct mlp_layer *layer, const float *restrict i
             const float *restrict w = layer->weight + (size_t)from * (size_t)out;
             const float value = x[from];
             if (value == 0.0f) {
-                continue; // Most pixels are black, and ReLU silences half of the rest.
+                continue; // Most pixels and about half of all ReLU outputs are 0.
             }
             for (int to = 0; to < out; to++) {
                 y[to] += value * w[to];
@@ -94,14 +82,17 @@ static void layer_forward(const struct mlp_layer *layer, const float *restrict i
 
 static const float *mlp_forward(struct mlp *mlp, const float *inputs, int batch)
 {
-    for (int at = 0; at < MLP_LAYERS; at++) {
-        layer_forward(&mlp->layers[at], at == 0 ? inputs : mlp->values[at - 1], mlp->values[at],
-                      batch, at < MLP_LAYERS - 1);
+    for (int index = 0; index < MLP_LAYERS; index++) {
+        layer_forward(&mlp->layers[index], index == 0 ? inputs : mlp->values[index - 1],
+                      mlp->values[index], batch, index < MLP_LAYERS - 1);
     }
     return mlp->values[MLP_LAYERS - 1];
 }
 
-/* Softmax cross-entropy: the summed loss; its gradient by the logits, divided by the batch. */
+/*
+ * Softmax cross-entropy. Returns the summed loss; gradient gets the gradient of the mean loss with
+ * respect to the logits.
+ */
 static float loss_gradient(const float *logits, const uint8_t *labels, int classes, int batch,
                            float *gradient)
 {
@@ -110,16 +101,16 @@ static float loss_gradient(const float *logits, const uint8_t *labels, int class
     for (int sample = 0; sample < batch; sample++) {
         const float *row = logits + (size_t)sample * (size_t)classes;
         float *out = gradient + (size_t)sample * (size_t)classes;
-        float most = row[0];
+        float max_logit = row[0];
         float sum = 0.0f;
         for (int class = 1; class < classes; class ++) {
-            most = row[class] > most ? row[class] : most;
+            max_logit = row[class] > max_logit ? row[class] : max_logit;
         }
         for (int class = 0; class < classes; class ++) {
-            out[class] = expf(row[class] - most);
+            out[class] = expf(row[class] - max_logit);
             sum += out[class];
         }
-        loss += logf(sum) + most - row[labels[sample]];
+        loss += logf(sum) + max_logit - row[labels[sample]];
         for (int class = 0; class < classes; class ++) {
             float target = class == labels[sample] ? 1.0f : 0.0f;
             out[class] = (out[class] / sum - target) / (float)batch;
@@ -128,7 +119,7 @@ static float loss_gradient(const float *logits, const uint8_t *labels, int class
     return loss;
 }
 
-/* Gradients of weight and bias and, unless it is the first layer, of the inputs. */
+/* Computes the gradients of weight and bias and, unless input_gradient is NULL, of the inputs. */
 static void layer_backward(const struct mlp_layer *layer, const float *inputs,
                            const float *gradient, float *input_gradient, int batch)
 {
@@ -146,7 +137,7 @@ static void layer_backward(const struct mlp_layer *layer, const float *inputs,
         for (int from = 0; from < in; from++) {
             const float value = x[from];
             if (value == 0.0f) {
-                continue; // Adds nothing, and for ReLU's zeros nothing flows back.
+                continue; // An input of 0 adds nothing, and ReLU has no gradient there.
             }
             const float *w = layer->weight + (size_t)from * (size_t)out;
             float *restrict dw = layer->weight_gradient + (size_t)from * (size_t)out;
@@ -164,12 +155,12 @@ static void layer_backward(const struct mlp_layer *layer, const float *inputs,
     }
 }
 
-static void descend(float *values, float *steps, const float *gradient, size_t count, float rate,
-                    float momentum)
+static void apply_gradient(float *values, float *steps, const float *gradient, size_t count,
+                           float rate, float momentum)
 {
-    for (size_t at = 0; at < count; at++) {
-        steps[at] = momentum * steps[at] - rate * gradient[at];
-        values[at] += steps[at];
+    for (size_t index = 0; index < count; index++) {
+        steps[index] = momentum * steps[index] - rate * gradient[index];
+        values[index] += steps[index];
     }
 }
 
@@ -180,20 +171,20 @@ float mlp_train(struct mlp *mlp, const float *inputs, const uint8_t *labels, int
     const float *logits = mlp_forward(mlp, inputs, batch);
     float loss = loss_gradient(logits, labels, mlp->layers[last].out, batch, mlp->gradients[last]);
 
-    for (int at = last; at >= 0; at--) {
-        if (at > 0) {
-            memset(mlp->gradients[at - 1], 0,
-                   (size_t)batch * (size_t)mlp->layers[at].in * sizeof(float));
+    for (int index = last; index >= 0; index--) {
+        if (index > 0) {
+            memset(mlp->gradients[index - 1], 0,
+                   (size_t)batch * (size_t)mlp->layers[index].in * sizeof(float));
         }
-        layer_backward(&mlp->layers[at], at == 0 ? inputs : mlp->values[at - 1], mlp->gradients[at],
-                       at == 0 ? NULL : mlp->gradients[at - 1], batch);
+        layer_backward(&mlp->layers[index], index == 0 ? inputs : mlp->values[index - 1],
+                       mlp->gradients[index], index == 0 ? NULL : mlp->gradients[index - 1], batch);
     }
-    for (int at = 0; at < MLP_LAYERS; at++) {
-        struct mlp_layer *layer = &mlp->layers[at];
-        descend(layer->weight, layer->weight_step, layer->weight_gradient,
-                (size_t)layer->in * (size_t)layer->out, rate, momentum);
-        descend(layer->bias, layer->bias_step, layer->bias_gradient, (size_t)layer->out, rate,
-                momentum);
+    for (int index = 0; index < MLP_LAYERS; index++) {
+        struct mlp_layer *layer = &mlp->layers[index];
+        apply_gradient(layer->weight, layer->weight_step, layer->weight_gradient,
+                       (size_t)layer->in * (size_t)layer->out, rate, momentum);
+        apply_gradient(layer->bias, layer->bias_step, layer->bias_gradient, (size_t)layer->out,
+                       rate, momentum);
     }
     return loss / (float)batch;
 }
@@ -215,7 +206,10 @@ int mlp_correct(struct mlp *mlp, const float *inputs, const uint8_t *labels, int
     return correct;
 }
 
-/* safetensors: 8 bytes length, little-endian; a JSON header padded to 8; the tensors' bytes. */
+/*
+ * A safetensors file begins with the length of its header (8 bytes, little-endian) and the header
+ * (JSON, padded to a multiple of 8). The tensors follow.
+ */
 static bool write_header(const struct mlp *mlp, FILE *file, long step)
 {
     char header[4096];
@@ -223,8 +217,8 @@ static bool write_header(const struct mlp *mlp, FILE *file, long step)
     int used = snprintf(header, sizeof(header),
                         "{\"__metadata__\":{\"format\":\"pt\",\"step\":\"%ld\"}", step);
 
-    for (int at = 0; at < MLP_LAYERS; at++) {
-        const struct mlp_layer *layer = &mlp->layers[at];
+    for (int index = 0; index < MLP_LAYERS; index++) {
+        const struct mlp_layer *layer = &mlp->layers[index];
         size_t weights = (size_t)layer->in * (size_t)layer->out * sizeof(float);
         size_t biases = (size_t)layer->out * sizeof(float);
         used += snprintf(header + used, sizeof(header) - (size_t)used,
@@ -232,7 +226,7 @@ static bool write_header(const struct mlp *mlp, FILE *file, long step)
                          "\"data_offsets\":[%zu,%zu]}"
                          ",\"layers.%d.bias\":{\"dtype\":\"F32\",\"shape\":[%d],"
                          "\"data_offsets\":[%zu,%zu]}",
-                         at, layer->out, layer->in, offset, offset + weights, at, layer->out,
+                         index, layer->out, layer->in, offset, offset + weights, index, layer->out,
                          offset + weights, offset + weights + biases);
         offset += weights + biases;
     }
@@ -241,8 +235,8 @@ static bool write_header(const struct mlp *mlp, FILE *file, long step)
         header[used++] = ' ';
     }
     uint8_t length[8] = {0};
-    for (int at = 0; at < 8; at++) {
-        length[at] = (uint8_t)((uint64_t)used >> (8 * at));
+    for (int index = 0; index < 8; index++) {
+        length[index] = (uint8_t)((uint64_t)used >> (8 * index));
     }
     return fwrite(length, sizeof(length), 1, file) == 1 &&
            fwrite(header, (size_t)used, 1, file) == 1;
@@ -252,10 +246,10 @@ static bool write_tensors(const struct mlp *mlp, FILE *file)
 {
     bool written = true;
 
-    for (int at = 0; at < MLP_LAYERS && written; at++) {
-        const struct mlp_layer *layer = &mlp->layers[at];
+    for (int index = 0; index < MLP_LAYERS && written; index++) {
+        const struct mlp_layer *layer = &mlp->layers[index];
         float row[1024];
-        for (int to = 0; to < layer->out && written; to++) { // PyTorch's order is [out][in].
+        for (int to = 0; to < layer->out && written; to++) { // PyTorch stores [out][in].
             for (int from = 0; from < layer->in; from++) {
                 row[from] = layer->weight[(size_t)from * (size_t)layer->out + (size_t)to];
             }

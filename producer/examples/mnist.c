@@ -9,14 +9,14 @@
 #define IMAGES_MAGIC 0x00000803u
 #define LABELS_MAGIC 0x00000801u
 #define COUNT_MAX    100000u
-#define HELD_OUT     5 // Each fifth image.
+#define HELD_OUT     5 // Every fifth image is held out.
 
 static uint32_t big_endian(const uint8_t bytes[4])
 {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* An idx file's items, item_bytes each. NULL, with a word on standard error, if it is not one. */
+/* Returns the items of an idx file, item_bytes each. NULL after printing an error. */
 static uint8_t *idx_read(const char *directory, const char *name, uint32_t magic,
                          uint32_t item_bytes, uint32_t *ret_count)
 {
@@ -28,7 +28,7 @@ static uint8_t *idx_read(const char *directory, const char *name, uint32_t magic
     if (access(path, R_OK) != 0) {
         snprintf(path, sizeof(path), "%s/%s", directory, name);
     }
-    gzFile file = gzopen(path, "rb"); // Reads files that are not compressed, too.
+    gzFile file = gzopen(path, "rb"); // gzopen() also reads uncompressed files.
     if (file == NULL) {
         fprintf(stderr, "train_mnist: cannot open '%s' or '%s.gz'\n", path, path);
         return NULL;
@@ -49,7 +49,7 @@ static uint8_t *idx_read(const char *directory, const char *name, uint32_t magic
     }
     gzclose(file);
     if (!fits) {
-        fprintf(stderr, "train_mnist: '%s' is no idx file of MNIST\n", path);
+        fprintf(stderr, "train_mnist: '%s' is not an idx file of MNIST\n", path);
         free(items);
         return NULL;
     }
@@ -57,7 +57,7 @@ static uint8_t *idx_read(const char *directory, const char *name, uint32_t magic
     return items;
 }
 
-static bool mnist_room(struct mnist *mnist, uint32_t count)
+static bool mnist_allocate(struct mnist *mnist, uint32_t count)
 {
     mnist->count = 0;
     mnist->pixels = malloc((size_t)count * MNIST_PIXELS);
@@ -79,8 +79,8 @@ bool mnist_read(const char *directory, struct mnist *train, struct mnist *held_o
     uint8_t *pixels = label == NULL ? NULL
                                     : idx_read(directory, "t10k-images-idx3-ubyte", IMAGES_MAGIC,
                                                MNIST_PIXELS, &images);
-    bool fits = pixels != NULL && images == labels && mnist_room(train, images) &&
-                mnist_room(held_out, images);
+    bool fits = pixels != NULL && images == labels && mnist_allocate(train, images) &&
+                mnist_allocate(held_out, images);
 
     for (uint32_t at = 0; fits && at < images; at++) {
         fits = label[at] < 10;

@@ -1,5 +1,5 @@
 /*
- * The 10,000 MNIST test images, of which 8,000 are trained on and 2,000 (every fifth) are held out.
+ * The 10,000 test images of MNIST. 8,000 are trained on, and every fifth image is held out.
  */
 #ifndef EXAMPLE_MNIST_H
 #define EXAMPLE_MNIST_H
@@ -11,15 +11,20 @@
 #define MNIST_PIXELS (MNIST_SIDE * MNIST_SIDE)
 
 struct mnist {
-    uint8_t *pixels; // count * MNIST_PIXELS.
+    uint8_t *pixels; // [count][MNIST_PIXELS].
     uint8_t *labels;
     uint32_t count;
 };
 
-/* Reads t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte (.gz or not) of directory. Says what is
- * wrong on standard error. */
+/*
+ * Reads t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte in directory, with or without .gz.
+ * Returns false after printing an error. mnist_free() frees both sets in both cases.
+ */
 bool mnist_read(const char *directory, struct mnist *train, struct mnist *held_out);
-/* Writes heldout-images-idx3-ubyte and heldout-labels-idx1-ubyte: what the suite evaluates on. */
+/*
+ * Writes heldout-images-idx3-ubyte and heldout-labels-idx1-ubyte, which the suite evaluates on.
+ * Returns false after printing an error.
+ */
 bool mnist_write(const char *directory, const struct mnist *held_out);
 void mnist_free(struct mnist *mnist);
 

@@ -1,4 +1,4 @@
-"""A loop of one's own: evalq up -- python plain_loop.py"""
+"""A training loop without a framework: evalq up -- python plain_loop.py"""
 
 import os
 
@@ -13,10 +13,10 @@ os.makedirs("data", exist_ok=True)
 os.makedirs("out", exist_ok=True)
 inputs = torch.randn(2000, 4, generator=torch.Generator().manual_seed(1))
 targets = inputs.sum(1, keepdim=True).sin()
-numpy.save("data/sine_inputs.npy", inputs[1000:].numpy())  # The suite `regression` of evalq.yaml evaluates on these.
+# The suite `regression` of evalq.yaml evaluates on these files.
+numpy.save("data/sine_inputs.npy", inputs[1000:].numpy())
 numpy.save("data/sine_targets.npy", targets[1000:].numpy())
 
-# The loop, in ten lines.
 client = evalq.Client(run=f"plain-{os.getpid()}")
 for step in range(1, 1001):
     optimizer.zero_grad()
@@ -26,4 +26,6 @@ for step in range(1, 1001):
         torch.save(model.state_dict(), f"out/plain-{step}.pt")
         client.submit(f"out/plain-{step}.pt", step=step, suites="regression")
 client.wait(timeout=60)
-print(*(f"step {result.step}: {result.metric} {result.value:.4f}" for result in client.results() if result.task), sep="\n")
+for result in client.results():
+    if result.task:
+        print(f"step {result.step}: {result.metric} {result.value:.4f}")

@@ -1,7 +1,7 @@
 /*
- * Trains a small GPT on a text, byte by byte, and has every checkpoint evaluated elsewhere. The
- * three calls that matter are evalq_client_open(), evalq_client_submit() and evalq_client_close().
- * It uses evalq's public header alone.
+ * Trains a small GPT on the bytes of a text. evalq's workers evaluate every checkpoint while
+ * training goes on. The calls of evalq are evalq_client_open(), evalq_client_submit() and
+ * evalq_client_close(). The program needs only evalq's public header.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -15,13 +15,13 @@
 #include <evalq.h>
 
 #include "gpt.h"
-#include "mlp.h"
+#include "random.h"
 
-#define BATCH     12
-#define WARM_UP   20
-#define RATE      1e-3f
-#define HELD_OUT  (256 * GPT_CONTEXT + 1) // Bytes at the end that training never sees.
-#define TEXT_MOST (256L << 20)
+#define BATCH    12
+#define WARM_UP  20
+#define RATE     1e-3f
+#define HELD_OUT (256 * GPT_CONTEXT + 1) // So many bytes at the end are not trained on.
+#define TEXT_MAX (256L << 20)            // In bytes.
 
 struct settings {
     const char *text;
@@ -36,9 +36,9 @@ struct settings {
 struct trainer {
     struct settings settings;
     struct gpt gpt;
-    struct evalq_client *client; // NULL: training goes on without.
+    struct evalq_client *client; // NULL if it could not be opened; training needs no client.
     uint8_t *text;
-    size_t bytes; // Of the text without what is held out.
+    size_t bytes; // The size of the text without its held-out end.
     size_t held_out;
     uint64_t seed;
     long saved;
@@ -88,7 +88,7 @@ static bool number_parse(const char *text, const char *name, long least, long *r
     return true;
 }
 
-/* -1: go on; else the exit code. */
+/* Returns -1 if training can begin, else the exit code. */
 static int settings_parse(int argc, char **argv, struct settings *settings)
 {
     static const struct option options[] = {{"text", required_argument, NULL, 't'},
@@ -144,9 +144,9 @@ static bool text_read(struct trainer *trainer)
     struct stat info;
 
     if (file == NULL || fstat(fileno(file), &info) != 0 || info.st_size < 2 * HELD_OUT ||
-        info.st_size > TEXT_MOST) {
-        fprintf(stderr, "train_gpt: '%s' is no text of %d bytes to %ld\n", path, 2 * HELD_OUT,
-                TEXT_MOST);
+        info.st_size > TEXT_MAX) {
+        fprintf(stderr, "train_gpt: '%s' is not a text of %d to %ld bytes\n", path, 2 * HELD_OUT,
+                TEXT_MAX);
         if (file != NULL) {
             fclose(file);
         }
@@ -164,7 +164,7 @@ static bool text_read(struct trainer *trainer)
     return read;
 }
 
-/* What training never sees, where the evaluation finds it. */
+/* Writes the held-out text to the path that the suite evaluates on. */
 static bool held_out_write(const struct trainer *trainer)
 {
     char path[4096];
@@ -189,19 +189,19 @@ static bool trainer_open(struct trainer *trainer)
         return false;
     }
     if (mkdir(settings->out, 0777) != 0 && errno != EEXIST) {
-        fprintf(stderr, "train_gpt: cannot make '%s': %s\n", settings->out, strerror(errno));
+        fprintf(stderr, "train_gpt: cannot create '%s': %s\n", settings->out, strerror(errno));
         return false;
     }
     if (!held_out_write(trainer)) {
         return false;
     }
     trainer->seed = (uint64_t)settings->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    if (!gpt_make(&trainer->gpt, BATCH, &trainer->seed)) {
+    if (!gpt_init(&trainer->gpt, BATCH, &trainer->seed)) {
         fprintf(stderr, "train_gpt: out of memory\n");
         return false;
     }
     if (evalq_client_open(&options, &trainer->client) != EVALQ_OK) {
-        fprintf(stderr, "train_gpt: without evaluations: %s\n", evalq_client_error(NULL));
+        fprintf(stderr, "train_gpt: nothing will be evaluated: %s\n", evalq_client_error(NULL));
     }
     printf("training %zu parameters on %zu bytes; the last %zu are held out (seed %ld)\n",
            trainer->gpt.count, trainer->bytes, trainer->held_out, settings->seed);
@@ -215,7 +215,7 @@ static float train_step(struct trainer *trainer, float rate)
 
     for (int at = 0; at < BATCH; at++) {
         const size_t room = trainer->bytes - GPT_CONTEXT - 1;
-        const size_t from = (size_t)(random_unit(&trainer->seed) * (double)room);
+        const size_t from = (size_t)(random_uniform(&trainer->seed) * (double)room);
         memcpy(bytes + (size_t)at * (GPT_CONTEXT + 1), trainer->text + from, GPT_CONTEXT + 1);
     }
     return gpt_train(&trainer->gpt, bytes, rate);
@@ -246,7 +246,7 @@ static bool train(struct trainer *trainer)
     long since = 0;
 
     for (long step = 1; step <= settings->steps; step++) {
-        // The rate rises, then falls along half a cosine.
+        // The learning rate rises, then falls along half a cosine.
         const double done = (double)(step - 1) / (double)settings->steps;
         const float warm = step < WARM_UP ? (float)step / WARM_UP : 1.0f;
         loss +=
@@ -268,7 +268,7 @@ static bool train(struct trainer *trainer)
 
 static void report(struct trainer *trainer, double seconds)
 {
-    // What is left in the ring is sent by the next open of this run; so a short wait is enough.
+    // A short wait is enough, because the next client of this run sends what is left on disk.
     (void)evalq_client_flush(trainer->client, 2000);
     const double loss = gpt_loss(&trainer->gpt, trainer->text + trainer->bytes, trainer->held_out);
     printf("%ld steps in %.1f s; %ld checkpoints; held-out loss here %.6f, perplexity %.4f\n",

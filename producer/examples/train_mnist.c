@@ -1,7 +1,7 @@
 /*
- * Trains a small network on MNIST and has every checkpoint evaluated elsewhere. The three calls
- * that matter are evalq_client_open(), evalq_client_submit() and evalq_client_close(); the rest is
- * what any training program does. It uses evalq's public header alone.
+ * Trains a small network on MNIST. evalq's workers evaluate every checkpoint while training goes
+ * on. The calls of evalq are evalq_client_open(), evalq_client_submit() and evalq_client_close();
+ * the rest is what any training program does. The program needs only evalq's public header.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -16,18 +16,19 @@
 
 #include "mlp.h"
 #include "mnist.h"
+#include "random.h"
 
 #define BATCH    32
 #define RATE     0.04f
 #define MOMENTUM 0.9f
-#define SHIFT    2 // Images are moved by up to so many pixels while training.
+#define SHIFT    2 // Training moves each image by up to so many pixels.
 
 struct settings {
     const char *data;
     const char *out;
     const char *run;
     const char *suites;
-    long steps; // 0: by epochs.
+    long steps; // 0 means that epochs decides.
     long epochs;
     long every;
     uint64_t seed;
@@ -38,7 +39,7 @@ struct trainer {
     struct mnist train;
     struct mnist held_out;
     struct mlp mlp;
-    struct evalq_client *client; // NULL: training goes on without.
+    struct evalq_client *client; // NULL if it could not be opened; training needs no client.
     uint64_t seed;
     uint32_t *order;
     long saved;
@@ -87,7 +88,7 @@ static bool number_parse(const char *text, const char *name, long least, long *r
     return true;
 }
 
-/* -1: go on; else the exit code. */
+/* Returns -1 if training can begin, else the exit code. */
 static int settings_parse(int argc, char **argv, struct settings *settings)
 {
     static const struct option options[] = {
@@ -141,7 +142,7 @@ static int settings_parse(int argc, char **argv, struct settings *settings)
     return -1;
 }
 
-/* One image, moved by (right, down) pixels, as numbers from 0 to 1. */
+/* Converts one image, moved by (right, down) pixels, to numbers from 0 to 1. */
 static void image_input(const uint8_t *pixels, int right, int down, float *out)
 {
     memset(out, 0, MNIST_PIXELS * sizeof(float));
@@ -159,13 +160,13 @@ static void image_input(const uint8_t *pixels, int right, int down, float *out)
 
 static int random_shift(uint64_t *seed)
 {
-    return (int)(random_unit(seed) * (2 * SHIFT + 1)) - SHIFT;
+    return (int)(random_uniform(seed) * (2 * SHIFT + 1)) - SHIFT;
 }
 
 static void order_shuffle(struct trainer *trainer)
 {
     for (uint32_t at = trainer->train.count - 1; at > 0; at--) {
-        uint32_t other = (uint32_t)(random_unit(&trainer->seed) * (at + 1));
+        uint32_t other = (uint32_t)(random_uniform(&trainer->seed) * (at + 1));
         uint32_t kept = trainer->order[at];
         trainer->order[at] = trainer->order[other];
         trainer->order[other] = kept;
@@ -221,7 +222,7 @@ static bool train(struct trainer *trainer, long *ret_steps)
         if (batch == 0) {
             order_shuffle(trainer);
         }
-        // The rate falls along half a cosine.
+        // The learning rate falls along half a cosine.
         double done = (double)(step - 1) / (double)steps;
         float rate = RATE * (float)(0.5 + 0.5 * cos(3.141592653589793 * done));
         loss += train_step(trainer, batch * BATCH, rate);
@@ -268,7 +269,7 @@ static bool trainer_open(struct trainer *trainer)
         return false;
     }
     if (mkdir(settings->out, 0777) != 0 && errno != EEXIST) {
-        fprintf(stderr, "train_mnist: cannot make '%s': %s\n", settings->out, strerror(errno));
+        fprintf(stderr, "train_mnist: cannot create '%s': %s\n", settings->out, strerror(errno));
         return false;
     }
     if (!mnist_write(settings->out, &trainer->held_out)) {
@@ -277,7 +278,7 @@ static bool trainer_open(struct trainer *trainer)
     trainer->seed = settings->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
     trainer->order = malloc(trainer->train.count * sizeof(trainer->order[0]));
     if (trainer->order == NULL || trainer->train.count < BATCH ||
-        !mlp_make(&trainer->mlp, sizes, &trainer->seed)) {
+        !mlp_init(&trainer->mlp, sizes, &trainer->seed)) {
         fprintf(stderr, "train_mnist: out of memory\n");
         return false;
     }
@@ -285,7 +286,7 @@ static bool trainer_open(struct trainer *trainer)
         trainer->order[at] = at;
     }
     if (evalq_client_open(&options, &trainer->client) != EVALQ_OK) {
-        fprintf(stderr, "train_mnist: without evaluations: %s\n", evalq_client_error(NULL));
+        fprintf(stderr, "train_mnist: nothing will be evaluated: %s\n", evalq_client_error(NULL));
     }
     printf("training on %u images of the MNIST test set; %u others are held out (seed %llu)\n",
            trainer->train.count, trainer->held_out.count, (unsigned long long)settings->seed);
@@ -297,7 +298,7 @@ static void report(struct trainer *trainer, long steps, double seconds)
 {
     struct evalq_stats stats;
 
-    // What is left in the ring is sent by the next open of this run; so a short wait is enough.
+    // A short wait is enough, because the next client of this run sends what is left on disk.
     (void)evalq_client_flush(trainer->client, 2000);
     evalq_client_stats(trainer->client, &stats);
     printf("%ld steps in %.1f s; %ld checkpoints; held-out accuracy here %.4f\n", steps, seconds,

@@ -1,9 +1,10 @@
-"""A transformers.Trainer whose evaluation runs elsewhere: the line with EvalqCallback is all that is new.
+"""A Transformers Trainer whose checkpoints are evaluated by evalq's workers.
 
     evalq up -- python transformers_trainer.py
 
-The workers call make_trainer() too, once, and then Trainer.evaluate() for each checkpoint. Nothing is downloaded: a
-tiny GPT-2 with random weights learns to count.
+For evalq, this program only adds the line with EvalqCallback. The workers call make_trainer() once,
+and then Trainer.evaluate() for each checkpoint. A tiny GPT-2 with random weights learns to count,
+so nothing is downloaded.
 """
 
 import torch
@@ -19,14 +20,20 @@ class Counting(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.rows)
 
-    def __getitem__(self, at):
-        return {"input_ids": self.rows[at], "labels": self.rows[at]}
+    def __getitem__(self, index):
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
 
 
 def make_trainer(callbacks=None):
     transformers.set_seed(1)
     config = transformers.GPT2Config(
-        vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=64,
+        n_positions=16,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     args = transformers.TrainingArguments(
         output_dir="out/transformers",

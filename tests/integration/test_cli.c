@@ -1,6 +1,6 @@
 /*
- * evalq against a real Redis: how it is used, and what goes in: submit, scan, pins; every failure
- * with its exit code and its one line.
+ * Tests evalq with a real Redis: its usage, and the verbs submit, scan and pins. Each failure has
+ * its own exit code and prints one line.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -45,7 +45,7 @@ static void help_and_version_need_no_redis(void **state)
     }
 }
 
-static void wrong_use_is_one_line_with_the_nearest_word(void **state)
+static void wrong_usage_prints_one_line_with_the_nearest_word(void **state)
 {
     struct site *site = *state;
     EXPECT(site, 2, "sumbit");
@@ -84,7 +84,7 @@ static void wrong_use_is_one_line_with_the_nearest_word(void **state)
     fixture_user_one_line(site);
 }
 
-static void faults_of_address_and_server_have_their_codes(void **state)
+static void errors_of_address_and_server_have_their_own_exit_codes(void **state)
 {
     struct site *site = *state;
     char url[64];
@@ -191,8 +191,10 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
                                 fixture_key(site->fx, "job:n/100/regular/quick"), "status", "start",
                                 NULL));
     EXPECT(site, 0, "show", "n/100/regular/quick");
-    assert_null(strstr(site->output.out, "class"));  // A number without a meaning.
-    assert_null(strstr(site->output.out, "status")); // What an evaluator did; none has the job now.
+    // The number of the class means nothing to users.
+    assert_null(strstr(site->output.out, "class"));
+    // The status of an evaluator is shown only while it has the job.
+    assert_null(strstr(site->output.out, "status"));
     EXPECT(site, 2, "submit", "out/step-100.safetensors", "--run", "n", "--suite", "quick",
            "--needs", "gpus=2GiB");
     fixture_user_one_line(site);
@@ -233,10 +235,12 @@ static void submit_step(struct site *site, const char *step, int seed, const cha
     assert_holds(site->output.out, answer);
 }
 
-/* The training was started again under the same name: with the same weights nothing is done twice,
- * other weights are a generation of their own; a resumed one goes on; a rewound one is newer than
- * what its earlier life left waiting. */
-static void runs_started_again_are_told_apart(void **state)
+/*
+ * A training uses the name of an earlier run. With the same weights, nothing is evaluated twice.
+ * Other weights make a new generation of the job. A resumed training continues the run. A rewound
+ * training counts as newer than what its earlier session left queued.
+ */
+static void generations_of_a_restarted_run_are_distinguished(void **state)
 {
     struct site *site = *state;
     submit_step(site, "100", 1, "1000", "r/100/regular/quick  queued");
@@ -244,13 +248,13 @@ static void runs_started_again_are_told_apart(void **state)
     submit_step(site, "100", 1, "2000", "duplicate: it is done");
     submit_step(site, "100", 2, "2000", "r/100/regular/quick~2  followed");
     finish_next(site, 0.75);
-    EXPECT(site, 0, "results", "r"); // Each row says of which it is.
+    EXPECT(site, 0, "results", "r"); // Each row shows its generation.
     assert_holds(site->output.out, "\n  100  ");
     assert_holds(site->output.out, "\n100~2  ");
     EXPECT(site, 0, "watch", "r");
     assert_holds(site->output.out, "best accuracy 0.75 at step 100~2\n");
     EXPECT(site, 0, "compare", "r");
-    assert_holds(site->output.out, "  100~2 "); // The better one, of the second generation.
+    assert_holds(site->output.out, "  100~2 "); // The second generation is the better one.
     EXPECT(site, 0, "compare", "r", "--json");
     assert_holds(site->output.out, "r/100/regular/quick~2");
     struct evq_best best = {.run = "r",
@@ -262,10 +266,11 @@ static void runs_started_again_are_told_apart(void **state)
     assert_status(evq_queue_best_put(site->fx->queue, &best, NULL), EVQ_OK);
     EXPECT(site, 0, "best", "r");
     assert_holds(site->output.out, "step 100~2  eval/t/accuracy 0.75");
-    submit_step(site, "200", 3, "3000", "r/200/regular/quick  queued"); // Resumed.
-    submit_step(site, "150", 4, "4000", "r/150/regular/quick  queued"); // Rewound.
+    submit_step(site, "200", 3, "3000", "r/200/regular/quick  queued"); // The training was resumed.
+    submit_step(site, "150", 4, "4000", "r/150/regular/quick  queued"); // The training was rewound.
     fixture_assert_state(site->fx, "r/200/regular/quick", "skipped");
-    submit_step(site, "210", 5, "3000", "skipped: superseded by step 150"); // Its earlier life.
+    // This is the earlier session.
+    submit_step(site, "210", 5, "3000", "skipped: superseded by step 150");
     submit_step(site, "200", 6, "4000", "r/200/regular/quick~2  followed");
     fixture_assert_state(site->fx, "r/150/regular/quick", "skipped");
     fixture_audit(site->fx);
@@ -346,7 +351,7 @@ static void gc_keeps_the_newest_four_pins_of_dead_jobs_of_a_run(void **state)
     EXPECT(site, 0, "gc");
     assert_holds(site->output.out, "2 pins released, 5 pins still needed");
     assert_int_equal(pins_of(site), 5);
-    EXPECT(site, 0, "retry", "r/4/regular/quick"); // The oldest of those that were kept.
+    EXPECT(site, 0, "retry", "r/4/regular/quick"); // This is the oldest one that was kept.
     EXPECT(site, 0, "gc");
     assert_int_equal(pins_of(site), 5);
 }
@@ -390,15 +395,15 @@ static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **s
     fixture_audit(site->fx);
 }
 
-/* One that is not as it should be costs none of the others, whichever comes first. */
-static void scan_goes_on_behind_checkpoints_that_cannot_be_read(void **state)
+/* A broken checkpoint does not keep the others from being submitted, in any order. */
+static void scan_continues_after_checkpoints_that_cannot_be_read(void **state)
 {
     struct site *site = *state;
     char path[256];
 
     fixture_user_checkpoint(site, "out/step-2.safetensors", 2);
     (void)snprintf(path, sizeof path, "%s/out/step-1.safetensors", site->dir);
-    assert_int_equal(symlink("/proc/self/exe", path), 0); // Out of the root.
+    assert_int_equal(symlink("/proc/self/exe", path), 0); // The link leads out of the root.
     EXPECT(site, 9, "scan", "out", "--run", "s", "--suite", "quick");
     assert_holds(site->output.err, "leaves its root directory");
     fixture_assert_state(site->fx, "s/2/regular/quick", "queued");
@@ -410,7 +415,8 @@ static void scan_goes_on_behind_checkpoints_that_cannot_be_read(void **state)
     EXPECT(site, 9, "scan", "out", "--run", "t", "--suite", "quick");
     assert_holds(site->output.err, "is not a regular file");
     fixture_assert_state(site->fx, "t/2/regular/quick", "queued");
-    fixture_user_checkpoint(site, "out/caf\xe9-step-0.safetensors", 1); // A name that is no text.
+    // The name is not valid UTF-8.
+    fixture_user_checkpoint(site, "out/caf\xe9-step-0.safetensors", 1);
     EXPECT(site, 9, "scan", "out", "--run", "v", "--suite", "quick", "--json");
     assert_holds(site->output.err, "path is not UTF-8");
     json_t *doc = fixture_user_json(site);
@@ -422,7 +428,7 @@ static void scan_goes_on_behind_checkpoints_that_cannot_be_read(void **state)
     char odd[256];
     (void)snprintf(odd, sizeof odd, "%s/out/caf\xe9-step-0.safetensors", site->dir);
     assert_int_equal(unlink(odd), 0);
-    // By another way to the directory it is not in any root; the other is.
+    // With this other path to the directory, no root contains it.
     assert_int_equal(rmdir(path), 0);
     *strrchr(path, '/') = '\0';
     assert_int_equal(rmdir(path), 0);
@@ -448,11 +454,11 @@ static void scan_watch_finds_what_comes_later(void **state)
                                       "--suite", "quick", "--watch", (char *)NULL);
     FIXTURE_UNTIL(
         strcmp(fixture_job_field(site->fx, "w/1/regular/quick", "state").text, "queued") == 0);
-    // Functions that went come again: whoever looks on waits for them.
+    // The functions are missing for a moment. Who watches waits for them.
     evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
     fixture_user_checkpoint(site, "out/step-2.safetensors", 2);
     FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "trying on") == 1);
-    // Another reason is told, too: it is another thing to mend.
+    // Another reason is printed too, because it needs another fix.
     acl_default(site->fx, "-fcall", "-fcall_ro");
     FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "trying on") == 2);
     acl_default(site->fx, "+fcall", "+fcall_ro");
@@ -474,8 +480,7 @@ static void write_last_value(const char *path, float value)
     assert_int_equal(fclose(file), 0);
 }
 
-/* As a training does that resumed before it: into the file that is there, so that its directory
- * tells nothing. */
+/* A resumed training writes into the existing file, so the directory's time does not change. */
 static void scan_watch_submits_a_directory_whose_file_was_written_again(void **state)
 {
     struct site *site = *state;
@@ -498,8 +503,8 @@ static void scan_watch_submits_a_directory_whose_file_was_written_again(void **s
     fixture_audit(site->fx);
 }
 
-/* Nothing of it is in a root, until it is: by its own name. */
-static void scan_watch_goes_on_when_what_it_watches_is_in_no_root(void **state)
+/* No root contains the directory until the configuration changes. */
+static void scan_watch_continues_when_no_root_contains_its_directory(void **state)
 {
     struct site *site = *state;
     char away[256];
@@ -513,14 +518,15 @@ static void scan_watch_goes_on_when_what_it_watches_is_in_no_root(void **state)
     pid_t pid = fixture_program_start(&site->program, "watch", "scan", "./out", "--run", "w",
                                       "--suite", "quick", "--watch", (char *)NULL);
     FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "no root") == 1);
-    // At no moment it is missing.
+    // The file is never missing.
     assert_int_equal(renameat2(AT_FDCWD, away, AT_FDCWD, out, RENAME_EXCHANGE), 0);
     assert_int_equal(unlink(away), 0);
     FIXTURE_UNTIL(
         strcmp(fixture_job_field(site->fx, "w/1/regular/quick", "state").text, "queued") == 0);
     assert_int_equal(kill(pid, SIGTERM), 0);
     assert_int_equal(fixture_program_wait(pid), -SIGTERM);
-    assert_int_equal(fixture_file_holds(site->dir, "watch.err", "no root"), 1); // Said once.
+    // The message is printed once.
+    assert_int_equal(fixture_file_holds(site->dir, "watch.err", "no root"), 1);
 }
 
 int main(void)
@@ -528,13 +534,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(help_and_version_need_no_redis, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(wrong_use_is_one_line_with_the_nearest_word, setup,
+        cmocka_unit_test_setup_teardown(wrong_usage_prints_one_line_with_the_nearest_word, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(faults_of_address_and_server_have_their_codes, setup,
-                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(errors_of_address_and_server_have_their_own_exit_codes,
+                                        setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wrong_password_is_a_permission, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(runs_started_again_are_told_apart, setup,
+        cmocka_unit_test_setup_teardown(generations_of_a_restarted_run_are_distinguished, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(submit_queues_once_and_names_what_is_wrong, setup,
                                         fixture_user_teardown),
@@ -546,9 +552,9 @@ int main(void)
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_submits_all_and_the_incomplete_one_when_it_is_complete,
                                         setup, fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(scan_goes_on_behind_checkpoints_that_cannot_be_read, setup,
+        cmocka_unit_test_setup_teardown(scan_continues_after_checkpoints_that_cannot_be_read, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(scan_watch_goes_on_when_what_it_watches_is_in_no_root,
+        cmocka_unit_test_setup_teardown(scan_watch_continues_when_no_root_contains_its_directory,
                                         setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_watch_submits_a_directory_whose_file_was_written_again,
                                         setup, fixture_user_teardown),

@@ -1,5 +1,5 @@
 /*
- * What status and doctor say of a Redis that answers, and is not well.
+ * Tests what status and doctor report about a Redis that answers but has a problem.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static bool info_holds(const struct site *site, const char *words)
     return holds;
 }
 
-/* Redis answers all that status reads, and refuses all that the queue would write. */
+/* Redis answers all reads of status, and rejects all writes of the queue. */
 static void status_says_that_changes_are_refused(void **state)
 {
     struct site *site = *state;
@@ -46,7 +46,7 @@ static void status_says_that_changes_are_refused(void **state)
     assert_null(strstr(site->output.out, "every change"));
 }
 
-/* A directory stands where the snapshot is to be. */
+/* A directory has the path of the snapshot, so Redis cannot save. */
 static void doctor_says_why_a_redis_that_cannot_save_refuses(void **state)
 {
     struct site *site = *state;
@@ -68,7 +68,7 @@ static void doctor_says_why_a_redis_that_cannot_save_refuses(void **state)
     assert_null(strstr(site->output.out, "every change"));
 }
 
-/* Each is named, by both, and the rest is shown. */
+/* Both commands name each broken key, and show everything else. */
 static void status_names_keys_of_another_type(void **state)
 {
     struct site *site = *state;
@@ -126,7 +126,7 @@ static int count_of(const char *text, const char *words)
     return count;
 }
 
-/* A hundred of a kind do not hide the queue; who reads line by line gets all. */
+/* A hundred warnings of a kind must not hide the queue. The JSON output has all of them. */
 static void status_shows_few_warnings_of_a_kind(void **state)
 {
     struct site *site = *state;

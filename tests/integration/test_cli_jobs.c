@@ -1,5 +1,5 @@
 /*
- * evalq's verbs that act on jobs: one, some, or all of a run.
+ * Tests evalq's verbs that act on one, several or all jobs of a run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,8 @@ static void job_verbs_act_on_jobs(void **state)
     json_decref(doc);
     EXPECT(site, 0, "logs", "r/1/regular/quick");
     assert_holds(site->output.out, "first line\n");
-    assert_holds(site->output.out, " line\n100%\nlast line\n"); // As a terminal shows it.
+    // The output is as a terminal shows it.
+    assert_holds(site->output.out, " line\n100%\nlast line\n");
     assert_null(strchr(site->output.out, '\033'));
     EXPECT(site, 0, "show", "r/1/regular/quick");
     assert_holds(site->output.out, "dead");
@@ -54,16 +55,17 @@ static void job_verbs_act_on_jobs(void **state)
     EXPECT(site, 0, "logs", "r/1/regular/quick", "--json");
     EXPECT(site, 0, "retry", "--dead", "--run", "r");
     assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
-    EXPECT(site, 0, "retry", "r/1/regular/quick"); // As one whose first answer was lost.
+    // A repeated call succeeds, because the first answer may have been lost.
+    EXPECT(site, 0, "retry", "r/1/regular/quick");
     assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
     EXPECT(site, 3, "retry", "r/3/regular/quick");
     EXPECT(site, 0, "--plain", "cancel", "r/1/regular/quick", "--reason", "why not");
     assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");
     EXPECT(site, 3, "cancel", "r/3/regular/quick");
     (void)fixture_submit(fx, "r/4/regular/quick");
-    EXPECT(site, 1, "retry", "r/4/regular/quick"); // Nobody had to.
+    EXPECT(site, 1, "retry", "r/4/regular/quick"); // The job had not failed.
     fixture_user_one_line(site);
-    EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // It has none.
+    EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // The job has no log.
     fixture_user_one_line(site);
     assert_holds(site->output.err, "'r/4/regular/quick' has no log, because no worker has started "
                                    "it (it is queued); `evalq show r/4/regular/quick` says more\n");
@@ -81,7 +83,8 @@ static void job_verbs_act_on_jobs(void **state)
     EXPECT(site, 0, "forget", "r", "--yes");
     EXPECT(site, 3, "forget", "r", "--yes");
 
-    (void)fixture_submit(fx, "aside/1/regular/quick"); // Its record is none: it is set aside.
+    // The record is invalid, so the job is set aside.
+    (void)fixture_submit(fx, "aside/1/regular/quick");
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:aside/1/regular/quick"),
                                 "place", "x", NULL));
     fixture_claim_none(fx);
@@ -95,8 +98,8 @@ static void job_verbs_act_on_jobs(void **state)
     fixture_audit(fx);
 }
 
-/* The end of a file may begin within a character, and a log hold bytes that are none. */
-static void logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for(void **state)
+/* The last bytes of a log may begin inside a character, and a log may contain any bytes. */
+static void logs_prints_any_bytes_of_the_requested_attempt_only(void **state)
 {
     struct site *site = *state;
     struct evq_queue_info info;
@@ -141,8 +144,8 @@ static void logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for(void 
     assert_string_equal(site->output.out, "");
 }
 
-/* A slip in a run's name must not look like a run with nothing to do. */
-static void verbs_of_a_run_say_that_there_is_none(void **state)
+/* A wrong run name must not look like a run without jobs. */
+static void verbs_of_a_run_report_that_the_run_does_not_exist(void **state)
 {
     struct site *site = *state;
 
@@ -159,10 +162,11 @@ static void verbs_of_a_run_say_that_there_is_none(void **state)
     EXPECT(site, 0, "dead", "r", "--json");
     EXPECT(site, 0, "dead", "--bad", "--json");
     EXPECT(site, 0, "cancel", "r", "--yes");
-    EXPECT(site, 0, "cancel", "r", "--yes"); // As one that was cut short, and did all.
+    // A repeated call succeeds, because the first one may have been cut off after its work.
+    EXPECT(site, 0, "cancel", "r", "--yes");
 }
 
-/* A number that Redis' own INFO gives. */
+/* Returns a number of Redis' INFO. */
 static long long redis_number(struct fixture *fx, const char *field)
 {
     struct evq_reply *reply = fixture_call(fx->raw, "INFO", "stats", NULL);
@@ -174,7 +178,7 @@ static long long redis_number(struct fixture *fx, const char *field)
     return number;
 }
 
-enum { RUN_JOBS = 300 }; // Some slices, and a part of one.
+enum { RUN_JOBS = 300 }; // The number of jobs needs several slices; the last one is not full.
 
 static void submit_run(struct fixture *fx)
 {
@@ -186,7 +190,7 @@ static void submit_run(struct fixture *fx)
     }
 }
 
-/* How many jobs of the output, as JSON, are in a state. */
+/* Returns how many jobs in the JSON output are in a state. */
 static size_t count_of(struct site *site, const char *state)
 {
     json_t *doc = fixture_user_json(site);
@@ -201,7 +205,7 @@ static size_t count_of(struct site *site, const char *state)
     return count;
 }
 
-/* Thousands of jobs are not thousands of round trips: what is asked is sent many at a time. */
+/* Thousands of jobs must not need thousands of round trips, so many requests are sent together. */
 static void many_jobs_are_changed_in_few_round_trips(void **state)
 {
     struct site *site = *state;
@@ -215,10 +219,11 @@ static void many_jobs_are_changed_in_few_round_trips(void **state)
     assert_in_range(reads, 1, RUN_JOBS / 4);
     assert_int_equal(count_of(site, "cancelled"), RUN_JOBS - 1);
     assert_int_equal(count_of(site, "running"), 1);
-    EXPECT(site, 0, "cancel", "r", "--yes", "--json"); // Repeated, as after an end in the middle.
+    // The call is repeated, as after an interruption.
+    EXPECT(site, 0, "cancel", "r", "--yes", "--json");
     assert_int_equal(count_of(site, "running"), 1);
     assert_int_equal(count_of(site, "cancelled"), 0);
-    // Redis takes no writes: said once, not of each job.
+    // Redis rejects writes. The error is printed once, not for each job.
     evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
     EXPECT(site, 5, "retry", "r/1/regular/quick", "r/2/regular/quick");
     assert_holds(site->output.err,
@@ -227,7 +232,7 @@ static void many_jobs_are_changed_in_few_round_trips(void **state)
     assert_non_null(said);
     assert_null(strstr(said + 1, "NOREPLICAS"));
     evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
-    // One that does not exist keeps nobody else from its turn.
+    // A missing job does not keep the others from being changed.
     EXPECT(site, 3, "retry", "r/999/regular/quick", "r/300/regular/quick", "r/998/regular/quick",
            "--json");
     assert_int_equal(count_of(site, "queued"), 1);
@@ -241,10 +246,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(
-            logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for, setup,
-            fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(verbs_of_a_run_say_that_there_is_none, setup,
+        cmocka_unit_test_setup_teardown(logs_prints_any_bytes_of_the_requested_attempt_only, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(verbs_of_a_run_report_that_the_run_does_not_exist, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(many_jobs_are_changed_in_few_round_trips, setup,
                                         fixture_user_teardown),

@@ -1,5 +1,5 @@
 /*
- * evalq against a real Redis: looking, operating, waiting, administering.
+ * Tests evalq with a real Redis: the verbs that show, operate, wait and administer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static void pause_holds_until_resume(void **state)
         EXPECT(site, 0, "pause", kinds[i][0], kinds[i][1]);
         fixture_claim_none(fx);
         EXPECT(site, 0, "show", "r/1/regular/quick");
-        if (i < 2) { // Nobody works: of a paused run that is the first reason.
+        if (i < 2) { // There is no worker, which is the first reason even of a paused run.
             assert_holds(site->output.out, "paused");
         }
         EXPECT(site, 0, "resume", kinds[i][0], kinds[i][1]);
@@ -67,8 +67,8 @@ static void limits_hold_until_they_are_lifted(void **state)
     fixture_user_one_line(site);
 }
 
-/* Of a training that lasts for weeks the first hundreds of results are gone. */
-static void results_are_told_when_retention_took_those_before(void **state)
+/* Retention has removed the first hundreds of results of a long training. */
+static void results_are_shown_when_retention_removed_earlier_ones(void **state)
 {
     struct site *site = *state;
 
@@ -105,7 +105,7 @@ static void results_come_as_table_csv_and_json(void **state)
     EXPECT(site, 0, "results", "r", "--json");
     json_t *doc = fixture_user_json(site);
     assert_int_equal(json_array_size(json_object_get(doc, "results")),
-                     6); // Three tasks, three ends.
+                     6); // There are three tasks and three ends of jobs.
     json_decref(doc);
     EXPECT(site, 0, "results", "--json");
     json_decref(fixture_user_json(site));
@@ -127,12 +127,12 @@ static void results_come_as_table_csv_and_json(void **state)
     assert_int_equal(json_integer_value(json_object_get(doc, "step")), 2);
     json_decref(doc);
     EXPECT(site, 0, "--plain", "best", "r");
-    // Nothing lies at its checkpoint: the weights were not kept.
+    // The checkpoint does not exist: its weights were not kept.
     assert_string_equal(site->output.out, "2\t0.75\teval/t/accuracy\t\n");
     EXPECT(site, 3, "results", "--replay", "nosink");
 }
 
-/* A loss is struck off when what every run had is there again: runs are listed in pages. */
+/* A loss is cleared when the results of all runs have been repeated. Runs are listed in pages. */
 static void replay_repeats_what_the_last_of_many_runs_lost(void **state)
 {
     static const char fill[] = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], i, 'run' .. i) end";
@@ -150,10 +150,10 @@ static void replay_repeats_what_the_last_of_many_runs_lost(void **state)
     assert_holds(site->output.err, "evalq: 2 lost results will be delivered too");
     assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 0);
     evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "runs"), "0", "bare", NULL));
-    EXPECT(site, 0, "forget", "bare", "--yes"); // Without jobs, and on the last page too.
+    EXPECT(site, 0, "forget", "bare", "--yes"); // The run has no jobs, and is on the last page.
 }
 
-static void wait_says_how_it_ended(void **state)
+static void wait_reports_how_the_jobs_ended(void **state)
 {
     struct site *site = *state;
     struct fixture *fx = site->fx;
@@ -204,10 +204,10 @@ static bool loads(struct fixture *fx)
     return fixture_ping(fx->raw, NULL) == EVQ_E_RETRY;
 }
 
-/* A Redis that reads its data until it is told to hurry, whatever the machine's pace. */
+/* A Redis that loads its data until it is told to finish, independent of the machine's speed. */
 struct loading {
     struct fixture *fx;
-    struct evq_conn *conn; // Which asked for it, and gets its answer at the end.
+    struct evq_conn *conn; // This connection asked for the load, and gets its answer at the end.
     pthread_t thread;
 };
 
@@ -216,7 +216,7 @@ static void loading_delay(struct fixture *fx, const char *key_us)
     evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "key-load-delay", key_us, NULL));
 }
 
-/* 10,000 keys of 10 ms or more each: 100 s at least, ten times what a verb waits. */
+/* 10,000 keys of at least 10 ms each take at least 100 s, ten times longer than a verb waits. */
 static struct loading loading_begin(struct fixture *fx)
 {
     struct loading loading = {.fx = fx, .conn = fixture_redis_conn(fx->redis)};
@@ -258,18 +258,18 @@ static void wait_begins_while_redis_loads_its_data(void **state)
     const int before = clients_connected(fx);
     EXPECT(site, 124, "wait", "r", "--timeout", "0");
     fixture_user_one_line(site);
-    FIXTURE_UNTIL(clients_connected(fx) == before); // Redis knows that it left.
+    FIXTURE_UNTIL(clients_connected(fx) == before); // Redis has noticed that the client left.
     const pid_t wait =
         fixture_program_start(&site->program, "wait", "wait", "r", "--timeout", "60", (char *)NULL);
     const pid_t watch = fixture_program_start(&site->program, "watch", "watch", "r", "--timeout",
                                               "60", (char *)NULL);
-    FIXTURE_UNTIL(clients_connected(fx) == before + 2); // Both ask, and are told to wait.
+    FIXTURE_UNTIL(clients_connected(fx) == before + 2); // Both clients have asked, and must wait.
     loading_end(&loading);
     assert_int_equal(fixture_program_wait(wait), 0);
     assert_int_equal(fixture_program_wait(watch), 0);
 }
 
-/* A verb that answers at once waits for it too, but not without end. */
+/* A verb that normally answers at once also waits for the load, but only for a limited time. */
 static void every_verb_waits_a_while_for_redis_to_load_its_data(void **state)
 {
     static const char says[] = "Redis asks to wait; trying for at most 10 s";
@@ -289,7 +289,7 @@ static void every_verb_waits_a_while_for_redis_to_load_its_data(void **state)
     loading_end(&loading);
 }
 
-/* A job ends, none is open for a while, and another comes. */
+/* A job ends. After a time without open jobs, another one is submitted. */
 static void watch_follows_over_the_gap_between_checkpoints(void **state)
 {
     struct site *site = *state;
@@ -305,11 +305,11 @@ static void watch_follows_over_the_gap_between_checkpoints(void **state)
     for (int step = 1; step <= 2; step++) {
         char id[64];
         snprintf(id, sizeof id, "r/%d/regular/quick", step);
-        fixture_finish(fx, id, 0.25 * step); // Its task, and its end.
+        fixture_finish(fx, id, 0.25 * step); // The task and the job end.
         FIXTURE_UNTIL(fixture_file_holds(site->program.dir, "watch.out", "{") == 2 * step);
     }
     assert_int_equal(kill(pid, SIGINT), 0);
-    assert_int_equal(fixture_program_wait(pid), -SIGINT); // It was still there.
+    assert_int_equal(fixture_program_wait(pid), -SIGINT); // The program was still running.
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     for (int at = 0; at < 4; at++) {
@@ -320,7 +320,7 @@ static void watch_follows_over_the_gap_between_checkpoints(void **state)
         json_decref(doc);
     }
     fclose(file);
-    EXPECT(site, 0, "watch", "r"); // Without --follow it ends where no job is open.
+    EXPECT(site, 0, "watch", "r"); // Without --follow, watch ends when no job is open.
 }
 
 static void status_warns_first_and_says_why_jobs_wait(void **state)
@@ -349,7 +349,7 @@ static void status_warns_first_and_says_why_jobs_wait(void **state)
     EXPECT(site, 1, "doctor", "--json");
     doc = fixture_user_json(site);
     assert_true(json_integer_value(json_object_get(doc, "failed")) >=
-                2); // No worker, no data files.
+                2); // There are two warnings: no worker, and no data files.
     json_decref(doc);
     EXPECT(site, 5, "--url", "unix:///nowhere/at.all", "doctor");
     assert_holds(site->output.out, "connection");
@@ -360,7 +360,7 @@ static void status_warns_first_and_says_why_jobs_wait(void **state)
     assert_null(strchr(site->output.out, '\033'));
 }
 
-static void doctor_misses_data_files_of_any_name(void **state)
+static void doctor_reports_missing_data_files_of_any_name(void **state)
 {
     struct site *site = *state;
     fixture_file_write(site->dir, "own.yaml",
@@ -376,7 +376,7 @@ static void doctor_misses_data_files_of_any_name(void **state)
     assert_null(strstr(site->output.out, "data files of all suites"));
 }
 
-static void doctor_misses_the_program_of_an_evaluator(void **state)
+static void doctor_reports_a_missing_evaluator_program(void **state)
 {
     struct site *site = *state;
     fixture_file_write(site->dir, "own.yaml",
@@ -403,7 +403,7 @@ static void suites_are_listed_and_replaced(void **state)
     assert_holds(site->output.err, "did you mean 'quick'? There are ");
 }
 
-/* The ACL file is taken by a server, and its roles can do what they are for and no more. */
+/* A server accepts the ACL file, and its roles have exactly the permissions that they need. */
 static void acl_file_is_accepted_and_separates_roles(void **state)
 {
     struct site *site = *state;
@@ -422,7 +422,8 @@ static void acl_file_is_accepted_and_separates_roles(void **state)
     assert_null(strstr(site->output.out, " p "));
     static char whole[sizeof site->output.out];
     (void)snprintf(whole, sizeof whole, "%s", site->output.out);
-    // A directory with a file per role gives the same; without a server, for 7.0.
+    // A directory with one file for each role gives the same ACL. Without a server, the ACL is for
+    // version 7.0.
     char secrets[128];
     (void)snprintf(secrets, sizeof secrets, "%s/secrets", site->dir);
     assert_int_equal(mkdir(secrets, 0700), 0);
@@ -442,7 +443,7 @@ static void acl_file_is_accepted_and_separates_roles(void **state)
     assert_holds(site->output.out, "user worker on #");
     (void)snprintf(path, sizeof path, "%s/users.acl", site->dir);
     const char *options[] = {"--aclfile", path, NULL};
-    // The fixture's own connections use the default user, which the file turns off: its password
+    // The fixture's own connections use the default user, which the ACL file disables. Its password
     // check would fail.
     char with_default[sizeof site->output.out];
     (void)snprintf(with_default, sizeof with_default, "user default on nopass ~* &* +@all\n%s",
@@ -484,7 +485,7 @@ static void man_pages_are_written_for_every_verb(void **state)
     assert_true(fixture_file_holds(site->dir, "out/evalq.1", "\\fBsubmit") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-submit.1", "\\-\\-suite") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".TH EVALQ-ADMIN 1") > 0);
-    // What can be typed is printed as it is typed, and never parted.
+    // Words that a user types are printed literally and are not hyphenated.
     assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", "NAME [\\-\\-cap N]") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-logs.1", "a job\\(aqs last attempt") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".nh") > 0);
@@ -497,13 +498,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(pause_holds_until_resume, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(limits_hold_until_they_are_lifted, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(results_are_told_when_retention_took_those_before, setup,
-                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(results_are_shown_when_retention_removed_earlier_ones,
+                                        setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(results_come_as_table_csv_and_json, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(replay_repeats_what_the_last_of_many_runs_lost, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(wait_says_how_it_ended, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(wait_reports_how_the_jobs_ended, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wait_begins_while_redis_loads_its_data, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(every_verb_waits_a_while_for_redis_to_load_its_data, setup,
@@ -512,9 +514,9 @@ int main(void)
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_warns_first_and_says_why_jobs_wait, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(doctor_misses_the_program_of_an_evaluator, setup,
+        cmocka_unit_test_setup_teardown(doctor_reports_a_missing_evaluator_program, setup,
                                         fixture_user_teardown),
-        cmocka_unit_test_setup_teardown(doctor_misses_data_files_of_any_name, setup,
+        cmocka_unit_test_setup_teardown(doctor_reports_missing_data_files_of_any_name, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(suites_are_listed_and_replaced, setup,
                                         fixture_user_teardown),

@@ -1,5 +1,6 @@
 /*
- * evalq up: everything starts, everything stops, nothing is left; what dies is started again.
+ * Tests evalq up: all programs start and stop, nothing is left behind, and a program that dies is
+ * started again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,9 +23,9 @@
 
 #define PROCESSES_MAX 64
 
-struct place { // Where `up` runs; no Redis but its own.
+struct place { // The directory in which `up` runs. There is no other Redis.
     char dir[64];
-    char data[256]; // .evalq of it.
+    char data[256]; // The path of .evalq in it.
     struct fixture_program program;
     struct fixture_output output;
 };
@@ -58,8 +59,10 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Processes with a word in their command line; redis-server shows its address, so its socket is
- * found by its own. */
+/*
+ * Counts processes with a word in their command line. redis-server shows its address, so it is
+ * found by its socket.
+ */
 static int processes_with(const char *word, pid_t *pids)
 {
     int count = 0;
@@ -94,7 +97,7 @@ static int processes_of(const struct place *place)
     return processes_with(place->dir, pids);
 }
 
-/* The loopback port in redis.conf. */
+/* Returns the loopback port in redis.conf. */
 static int port_of(const char *data)
 {
     char path[300];
@@ -194,19 +197,19 @@ static void up_evaluates_what_its_command_submits(void **state)
     assert_holds(place->output.out, "at step 1");
     assert_all_gone(place);
     assert_true(has(place->data, "results"));
-    // A job that cannot succeed shows in the exit code.
+    // The exit code shows that a job has failed.
     fixture_file_write(place->dir, "evaluate.sh", "echo no >&2; exit 0\n");
     write_checkpoint(place, "step-3.safetensors");
     RUN(place, 4, "up", "--", EVQ_TEST_BIN "/evalq", "submit", "step-3.safetensors", "--run", "r",
         "--step", "3", "--suite", "quick");
     assert_holds(place->output.out, "dead");
     assert_null(strstr(place->output.out,
-                       "2 checkpoints evaluated")); // Those of the time before are not its own.
+                       "2 checkpoints evaluated")); // Jobs of the earlier session do not count.
     assert_all_gone(place);
 }
 
-/* Who edits a suite between two lives is not left with a queue that no worker may serve. */
-static void up_takes_a_suite_that_was_changed_since(void **state)
+/* After a suite was edited between two sessions, its queued jobs can still be served. */
+static void up_accepts_a_suite_that_was_changed(void **state)
 {
     struct place *place = *state;
     char changed[512];
@@ -269,7 +272,7 @@ static void up_refuses_a_second_and_stops_on_sigterm(void **state)
     assert_true(port_is_open(port));
     RUN(place, 1, "up");
     assert_holds(place->output.err, "another `evalq up`");
-    RUN(place, 0, "status"); // Address, password and all are found in ./.evalq.
+    RUN(place, 0, "status"); // The client finds the address and the password in ./.evalq.
     RUN(place, 0, "doctor");
     char results[300];
     (void)snprintf(results, sizeof results, "free at %s/results", place->data);
@@ -290,7 +293,7 @@ static void up_dies_with_all_its_children_when_killed(void **state)
     assert_int_equal(fixture_program_wait(pid), -SIGKILL);
     FIXTURE_UNTIL(processes_of(place) == 0);
     FIXTURE_UNTIL(!port_is_open(port));
-    // The next one takes over what it left.
+    // The next `up` continues with the data that this one left.
     pid = start(place, "second");
     RUN(place, 0, "status");
     assert_int_equal(kill(pid, SIGINT), 0);
@@ -308,7 +311,8 @@ static void up_stops_its_command_too(void **state)
     pid_t pids[PROCESSES_MAX];
     pid_t pid = fixture_program_start(&place->program, "first", "up", "--workers", "1", "--",
                                       "/bin/sh", "-c", "sleep $0; :", number, (char *)NULL);
-    // The sleep itself: a dash that is about to start it may lose the signal, and then goes on.
+    // Wait for the sleep itself: a shell that is about to start it may lose the signal, and then
+    // continues.
     FIXTURE_UNTIL(processes_with(word, pids) == 1);
     assert_int_equal(kill(pid, SIGINT), 0);
     assert_int_equal(fixture_program_wait(pid), 130);
@@ -316,20 +320,22 @@ static void up_stops_its_command_too(void **state)
     assert_int_equal(processes_with(word, pids), 0);
 }
 
-/* Whether Redis, whose port is open, answers without LOADING: on a busy machine that takes a
- * moment. */
+/*
+ * Returns whether Redis answers without LOADING. On a busy machine, this takes a moment after the
+ * port is open.
+ */
 static bool redis_has_loaded(struct place *place)
 {
     fixture_program_run(&place->program, &place->output, "status", (char *)NULL);
     return strstr(place->output.err, "LOADING") == NULL;
 }
 
-static void up_starts_again_what_dies(void **state)
+static void up_restarts_programs_that_die(void **state)
 {
     struct place *place = *state;
     pid_t pids[PROCESSES_MAX];
     char word[128];
-    (void)signal(SIGCHLD, SIG_IGN); // As a trainer may, whose evalq.local() begins so.
+    (void)signal(SIGCHLD, SIG_IGN); // A trainer that calls evalq.local() may ignore SIGCHLD.
     pid_t pid = start(place, "first");
     (void)signal(SIGCHLD, SIG_DFL);
     (void)snprintf(word, sizeof word, "evalq-logger --config %s", place->dir);
@@ -339,7 +345,7 @@ static void up_starts_again_what_dies(void **state)
     FIXTURE_UNTIL(processes_with(word, pids) == 1 && pids[0] != logger);
     FIXTURE_UNTIL(fixture_file_holds(place->dir, "first.err", "logger was killed by signal 9") ==
                   1);
-    // Redis, too: it comes back with what it had.
+    // Redis is started again too, with its data.
     write_checkpoint(place, "step-5.safetensors");
     RUN(place, 0, "submit", "step-5.safetensors", "--run", "r", "--step", "5", "--suite",
         "unoffered");
@@ -356,7 +362,7 @@ static void up_starts_again_what_dies(void **state)
     assert_all_gone(place);
 }
 
-/* A slip in the command's name costs a second, not a start of everything. */
+/* A wrong command name is reported within a second, before anything starts. */
 static void up_starts_nothing_for_a_command_that_is_not_there(void **state)
 {
     struct place *place = *state;
@@ -385,7 +391,7 @@ static void up_says_why_a_worker_cannot_run(void **state)
     RUN(place, 2, "--url", "redis://127.0.0.1", "up");
 }
 
-/* Nothing is said to be up that is not: the machine of this test has no GPU number 63. */
+/* up must not report a device that does not exist. This machine has no GPU 63. */
 static void up_refuses_devices_that_are_not_there(void **state)
 {
     struct place *place = *state;
@@ -398,7 +404,7 @@ static void up_refuses_devices_that_are_not_there(void **state)
     assert_all_gone(place);
 }
 
-/* "auto" takes what is there, and says when that is the CPU. */
+/* "auto" uses the devices that exist, and prints that it uses the CPU if there is no GPU. */
 static void up_says_that_auto_found_no_gpu(void **state)
 {
     struct place *place = *state;
@@ -453,7 +459,9 @@ static void find_server(char server[400])
     assert_true(server[0] == '/');
 }
 
-/* Where Debian has Valkey alone, there is no redis-server. The real server is reached by that name.
+/*
+ * Some releases have only Valkey, so there is no redis-server. The test calls the real server by
+ * Valkey's name.
  */
 static void up_takes_valkey_where_there_is_no_redis(void **state)
 {
@@ -474,7 +482,7 @@ static void up_takes_valkey_where_there_is_no_redis(void **state)
     assert_all_gone(place);
 }
 
-/* Newer servers do not start in a locale that is not installed. The command keeps its own. */
+/* Newer servers do not start if the locale is not installed. The command keeps its own locale. */
 static void up_starts_in_a_locale_that_is_not_installed(void **state)
 {
     struct place *place = *state;
@@ -486,7 +494,8 @@ static void up_starts_in_a_locale_that_is_not_installed(void **state)
     find_server(server);
     (void)snprintf(script, sizeof script,
                    "#!/bin/sh\necho \"in $LC_ALL\" >locale\nexec %s \"$@\"\n", server);
-    (void)snprintf(path, sizeof path, "%s/lr=0.1", place->dir); // As a run's directory may be.
+    // A run's directory may have such a name.
+    (void)snprintf(path, sizeof path, "%s/lr=0.1", place->dir);
     assert_int_equal(mkdir(path, 0700), 0);
     (void)snprintf(path, sizeof path, "%s/lr=0.1/redis-server", place->dir);
     fixture_file_write(place->dir, "lr=0.1/redis-server", script);
@@ -503,7 +512,7 @@ static void up_starts_in_a_locale_that_is_not_installed(void **state)
     assert_all_gone(place);
 }
 
-/* A paused job holds up the command that submitted it, and no later one. */
+/* A paused job delays only the command that submitted it. */
 static void up_waits_for_the_jobs_of_its_own_command(void **state)
 {
     struct place *place = *state;
@@ -517,7 +526,7 @@ static void up_waits_for_the_jobs_of_its_own_command(void **state)
     assert_all_gone(place);
 }
 
-/* `up` starts a private Redis, so no other worker comes for a job that no worker here can run. */
+/* The Redis of `up` is private, so no other worker will run a job that no worker here can run. */
 static void up_does_not_wait_for_a_job_that_no_worker_here_can_run(void **state)
 {
     struct place *place = *state;
@@ -530,12 +539,15 @@ static void up_does_not_wait_for_a_job_that_no_worker_here_can_run(void **state)
     assert_holds(place->output.err,
                  "evalq: 1 job is still open, and no worker here can run it: no worker offers "
                  "suite unoffered. Correct the configuration ");
-    assert_holds(place->output.out, "Summary  1 checkpoint evaluated"); // That of the other suite.
+    assert_holds(place->output.out, "Summary  1 checkpoint evaluated"); // The other suite ran.
     assert_all_gone(place);
 }
 
-/* A socket's path has at most 107 bytes: deeper down it lies in a directory of its own in /tmp. */
-static void up_works_deep_down(void **state)
+/*
+ * The path of a socket has at most 107 bytes. In a deeper directory, up puts the socket into its
+ * own directory in /tmp.
+ */
+static void up_works_in_a_deep_directory(void **state)
 {
     struct place *place = *state;
     char deep[300];
@@ -557,12 +569,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         UP_TEST(up_runs_a_command_and_leaves_nothing),
         UP_TEST(up_evaluates_what_its_command_submits),
-        UP_TEST(up_takes_a_suite_that_was_changed_since),
+        UP_TEST(up_accepts_a_suite_that_was_changed),
         UP_TEST(up_says_which_sink_has_not_taken_the_results),
         UP_TEST(up_refuses_a_second_and_stops_on_sigterm),
         UP_TEST(up_dies_with_all_its_children_when_killed),
         UP_TEST(up_stops_its_command_too),
-        UP_TEST(up_starts_again_what_dies),
+        UP_TEST(up_restarts_programs_that_die),
         UP_TEST(up_starts_nothing_for_a_command_that_is_not_there),
         UP_TEST(up_says_why_a_worker_cannot_run),
         UP_TEST(up_refuses_devices_that_are_not_there),
@@ -573,7 +585,7 @@ int main(void)
         UP_TEST(up_starts_in_a_locale_that_is_not_installed),
         UP_TEST(up_waits_for_the_jobs_of_its_own_command),
         UP_TEST(up_does_not_wait_for_a_job_that_no_worker_here_can_run),
-        UP_TEST(up_works_deep_down),
+        UP_TEST(up_works_in_a_deep_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * libevalq against a real Redis: what is submitted arrives, once, and what comes of it comes back.
+ * Tests libevalq with a real Redis: each submit becomes exactly one job, and its results come back.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ int64_t __wrap_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t
 int64_t __real_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms,
                                     int64_t max_ms);
 
-static atomic_bool backs_off_far; // What is put off is put off for an hour.
+static atomic_bool backs_off_far; // If set, the client waits for an hour before it retries.
 static atomic_int put_off;
 
 int64_t __wrap_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms,
@@ -75,7 +75,10 @@ static void client_submit_becomes_job_when_redis_is_there(void **state)
     fixture_audit(scene->fx);
 }
 
-/* A save in the background, long enough for looks to be seconds apart, joined before the close. */
+/*
+ * A background save takes so long that the client checks only every few seconds. The save ends just
+ * before close().
+ */
 static void client_sends_what_was_saved_just_before_it_is_closed(void **state)
 {
     struct scene *scene = *state;
@@ -151,7 +154,7 @@ static void client_carries_needs_when_they_are_given(void **state)
     evalq_client_close(client);
 }
 
-static void client_says_what_is_wrong_when_arguments_are(void **state)
+static void client_reports_wrong_arguments(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -170,7 +173,7 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
         {{.path = "a", .suites = "quick", .policy = "newest"}, "policy is 'newest'"},
         {{.path = "a", .suites = "quick", .priority = "top"}, "priority is 'top'"},
         {{.path = "a", .suites = "quick", .param_count = 1}, "params is NULL"},
-        // What the queue would refuse for good, after it was taken here.
+        // Without this check, the client would accept these, and the queue would reject them.
         {{.path = "a", .suites = "quick", .params = twice, .param_count = 2}, "'key' twice"},
         {{.path = "a", .suites = "quick", .trackers = &bytes, .tracker_count = 1},
          "trackers is not UTF-8"},
@@ -195,7 +198,8 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
     assert_null(none);
     assert_holds(evalq_client_error(NULL), "named by config: open '/nonexistent/evalq.yaml'");
     options = scene_options(scene);
-    options.session_ms = INT64_C(1700000000123456); // Microseconds.
+    // This value is in microseconds, so it is wrong.
+    options.session_ms = INT64_C(1700000000123456);
     assert_int_equal(evalq_client_open(&options, &none), EVALQ_INVALID);
     assert_holds(evalq_client_error(NULL), "session_ms");
     evalq_client_stats(client, NULL);
@@ -220,10 +224,10 @@ static void client_uses_second_ring_when_run_is_open_elsewhere(void **state)
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 2);
     evalq_client_close(second);
     evalq_client_close(first);
-    assert_int_not_equal(access(path, F_OK), 0); // Nothing in it: gone.
+    assert_int_not_equal(access(path, F_OK), 0); // The client removes a ring file that is empty.
 }
 
-/* A training that begins anew under its name of yesterday, with other weights at the same steps. */
+/* A new training uses the name of an earlier run, with other weights at the same steps. */
 static void client_says_when_the_run_had_other_weights_of_a_step(void **state)
 {
     struct scene *scene = *state;
@@ -241,7 +245,7 @@ static void client_says_when_the_run_had_other_weights_of_a_step(void **state)
     evalq_client_close(client);
 
     client = scene_client(scene);
-    submit_step(scene, client, 1); // The same weights, as a resumed training sends them.
+    submit_step(scene, client, 1); // A resumed training submits the same weights again.
     assert_flushed(client);
     assert_int_equal(warnings_with(scene, "with other weights"), 0);
     checkpoint_write(scene, "step-1.safetensors", 7);
@@ -249,7 +253,8 @@ static void client_says_when_the_run_had_other_weights_of_a_step(void **state)
     checkpoint_write(scene, "step-2.safetensors", 8);
     assert_int_equal(submit(scene, client, "step-2.safetensors", 2), EVALQ_OK);
     assert_flushed(client);
-    FIXTURE_UNTIL(warnings_with(scene, "with other weights") > 0); // Said once sent.
+    // The client warns after it has sent the submit.
+    FIXTURE_UNTIL(warnings_with(scene, "with other weights") > 0);
     assert_int_equal(warnings_with(scene, "with other weights"), 1);
     assert_int_equal(warnings_with(scene, "these as 'digits/1/regular/quick~2'"), 1);
     assert_int_equal(warnings_with(scene, "`evalq forget digits` before it begins"), 1);
@@ -278,13 +283,14 @@ static void client_refuses_forked_child_when_parent_opened_it(void **state)
         evalq_client_stats(client, &stats);
         evalq_client_close(client);
         close(go[1]);
-        (void)!read(go[0], &byte, 1); // Lives until the parent says so.
+        (void)!read(go[0], &byte, 1); // The child lives until the parent says so.
         _exit(right ? 0 : 1);
     }
-    fixture_redis_suspend(scene->fx->redis); // So that the ring is not empty, and stays.
+    fixture_redis_suspend(scene->fx->redis); // This keeps a submit in the ring.
     assert_int_equal(submit(scene, client, "step-1.safetensors", 1), EVALQ_OK);
     evalq_client_close(client);
-    // The child lives on, but holds no lock: the first ring is free again, with what is in it.
+    // The child lives, but does not hold the ring's lock, so a new client takes over the first ring
+    // with its content.
     struct evq_ring *ring = NULL;
     assert_status(evq_ring_open(scene->rings, "main", "digits", 0, &ring, NULL), EVQ_OK);
     assert_null(strstr(evq_ring_path(ring), "@1.ring"));
@@ -349,7 +355,7 @@ static void client_sends_each_once_when_two_threads_submit(void **state)
     assert_flushed(client);
     struct evalq_stats stats = stats_of(client);
     assert_int_equal(stats.submitted, 2 * SUBMITS_EACH);
-    assert_int_equal(stats.sent, 2 * SUBMITS_EACH); // An answer for each, and as many jobs:
+    assert_int_equal(stats.sent, 2 * SUBMITS_EACH); // Each submit has an answer and a job.
     assert_int_equal(stats.dropped, submitters[0].full + submitters[1].full);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 2 * SUBMITS_EACH);
     evalq_client_close(client);
@@ -380,11 +386,11 @@ static void client_finds_configuration_of_evalq_up_when_none_is_named(void **sta
     int opened = evalq_client_open(&options, &client);
     checkpoint_write(scene, "step-1.safetensors", 1);
     int submitted = evalq_client_submit(client, &checkpoint);
-    assert_int_equal(chdir(here), 0); // The path was made absolute by then.
+    assert_int_equal(chdir(here), 0); // The client has made the path absolute before.
     assert_int_equal(opened, EVALQ_OK);
     assert_int_equal(submitted, EVALQ_OK);
     assert_flushed(client);
-    // The run is named for the directory, with a hash of host and path.
+    // The run has the name of the directory with a hash of host and path.
     const char *base = strrchr(scene->directory, '/') + 1;
     assert_int_equal(strncmp(evalq_client_run(client), base, strlen(base)), 0);
     assert_int_equal(strlen(evalq_client_run(client)), strlen(base) + 9);
@@ -395,7 +401,7 @@ static void client_finds_configuration_of_evalq_up_when_none_is_named(void **sta
     evalq_client_close(client);
 }
 
-/* The signal mask of the thread of this process that is called name. */
+/* Returns the signal mask of this process's thread with the name. */
 static uint64_t thread_blocked(const char *name)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -430,7 +436,9 @@ static void client_thread_blocks_all_signals_when_it_runs(void **state)
     evalq_client_close(client);
 }
 
-/* libevalq.so shows evalq_client_* of EVALQ_1.0, and nothing of hiredis, msgpack or its own inside.
+/*
+ * libevalq.so must export only the functions evalq_client_* of version EVALQ_1.0; no symbol of
+ * hiredis, msgpack or its own internals.
  */
 static void client_library_exports_its_functions_alone(void **state)
 {
@@ -457,8 +465,10 @@ static void client_library_exports_its_functions_alone(void **state)
     assert_int_equal(functions, 16);
 }
 
-/* What programs alone use is not in it: Jansson, which many distributions compile for programs
- * only, would have to be installed wherever somebody trains. */
+/*
+ * libevalq must not need libraries that only the programs use. Jansson, for example, is built only
+ * for programs in many distributions, and would have to be installed on every training machine.
+ */
 static void client_library_needs_no_library_of_programs(void **state)
 {
     FILE *needed = popen("readelf -d '" EVQ_TEST_BIN "/../lib/libevalq.so' | grep NEEDED", "r");
@@ -475,7 +485,9 @@ static void client_library_needs_no_library_of_programs(void **state)
     assert_true(libc);
 }
 
-/* Programs in C and Python were compiled for these: what is added takes from the reserved words. */
+/*
+ * Compiled programs depend on the sizes of these structs. New fields must use the reserved words.
+ */
 static void client_structures_keep_their_size(void **state)
 {
     (void)state;
@@ -493,7 +505,7 @@ int main(void)
         SCENE_TEST(client_sends_what_was_saved_just_before_it_is_closed),
         SCENE_TEST(client_makes_one_job_a_suite_when_several_are_named),
         SCENE_TEST(client_carries_needs_when_they_are_given),
-        SCENE_TEST(client_says_what_is_wrong_when_arguments_are),
+        SCENE_TEST(client_reports_wrong_arguments),
         SCENE_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
         SCENE_TEST(client_says_when_the_run_had_other_weights_of_a_step),
         SCENE_TEST(client_refuses_forked_child_when_parent_opened_it),

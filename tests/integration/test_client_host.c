@@ -1,6 +1,6 @@
 /*
- * libevalq as a guest of unusual processes: descriptors closed, limits low, the working directory
- * another, much that is thread-local.
+ * Tests libevalq in unusual processes: with closed descriptors, low limits, another working
+ * directory, and much thread-local memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,8 @@
 #include "shared/base/clock.h"
 #include "tests/fixture/client.h"
 
-// Of the executable, as a C++ trainer's scratch may be: each thread's stack gives it room.
+// A C++ trainer may have so much thread-local memory in its executable. It uses space on each
+// thread's stack.
 static _Thread_local volatile char scratch[(size_t)512 << 10];
 
 static void client_reaches_host_by_name_when_much_is_thread_local(void **state)
@@ -47,11 +48,11 @@ static void assert_child_ends_well(pid_t child)
 
     assert_true(child > 0);
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status)); // No signal.
+    assert_true(WIFEXITED(status)); // The child was not killed by a signal.
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* A ring, or a connection, that was descriptor 2 would be written over by the first message. */
+/* If the ring or the connection had descriptor 2, the next error message would overwrite it. */
 static void client_takes_no_standard_descriptor_when_they_are_closed(void **state)
 {
     const struct scene *scene = *state;
@@ -119,7 +120,7 @@ static void client_keeps_its_directory_when_the_trainer_goes_elsewhere(void **st
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
 }
 
-/* What the background thread makes of a submit that it could not look at for half a minute. */
+/* Checks how the background thread handles a submit that it could not check for half a minute. */
 static void prepare_late(const struct scene *scene, struct evq_config *config, int log_fd)
 {
     struct evq_sender *sender = calloc(1, sizeof(*sender));
@@ -138,7 +139,7 @@ static void prepare_late(const struct scene *scene, struct evq_config *config, i
     snprintf(sender->run, sizeof(sender->run), "digits");
     sender->config = config;
     sender->warner.fd = log_fd;
-    sender->pin = true; // Nothing is known to pin.
+    sender->pin = true; // The sender has no checkpoint to pin.
     log.first = log.last = &item;
     (void)evq_prepare_due(sender, &log);
     assert_true(item.ready);
@@ -146,7 +147,7 @@ static void prepare_late(const struct scene *scene, struct evq_config *config, i
     free(sender);
 }
 
-static void checkpoint_is_not_called_gone_when_no_descriptor_is_left(void **state)
+static void checkpoint_is_not_called_missing_when_no_descriptor_is_left(void **state)
 {
     const struct scene *scene = *state;
     const struct evq_config_source source = {.file = scene->config};
@@ -177,7 +178,7 @@ int main(void)
         SCENE_TEST(client_reaches_host_by_name_when_much_is_thread_local),
         SCENE_TEST(client_takes_no_standard_descriptor_when_they_are_closed),
         SCENE_TEST(client_refuses_when_its_ring_is_past_the_limit_of_a_file),
-        SCENE_TEST(checkpoint_is_not_called_gone_when_no_descriptor_is_left),
+        SCENE_TEST(checkpoint_is_not_called_missing_when_no_descriptor_is_left),
         SCENE_TEST(client_keeps_its_directory_when_the_trainer_goes_elsewhere),
     };
     scene_clear_environment();

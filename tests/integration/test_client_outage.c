@@ -1,5 +1,5 @@
 /*
- * libevalq when something dies: Redis away, killed or stopped, the trainer killed, ring and spool
+ * Tests libevalq with outages: Redis away, killed or stopped; the trainer killed; ring and spool
  * full.
  */
 #include <sched.h>
@@ -37,7 +37,7 @@ static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
         submit_step(scene, client, step);
     }
     assert_int_equal(evalq_client_flush(client, 300), EVALQ_UNAVAILABLE);
-    // After a second of outage they are on the disk.
+    // After an outage of one second, the submits are on disk.
     char spool[160];
     snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
     FIXTURE_UNTIL(access(spool, F_OK) == 0);
@@ -53,12 +53,12 @@ static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
     fixture_audit(scene->fx);
 }
 
-static atomic_int opens_short;   // So many spools cannot be opened for want of memory.
-static atomic_int rings_touched; // How often a ring's file was.
-static atomic_int reads_short;   // Of the next reads of a spool so many find no memory,
-static atomic_int decodes_short; // and of the next decodings of a job.
+static atomic_int opens_short;   // So many of the next opens of a spool fail with EVQ_E_NOMEM.
+static atomic_int rings_touched; // How often the client has touched a ring's file.
+static atomic_int reads_short;   // So many of the next reads of a spool fail with EVQ_E_NOMEM.
+static atomic_int decodes_short; // So many of the next decodings of a job fail with EVQ_E_NOMEM.
 
-/* The linker's names for what stands behind and before a wrapped function. */
+/* The linker calls the real function __real_NAME, and the one that replaces it __wrap_NAME. */
 enum evq_status __real_evq_spool_open(const char *ring_path, int64_t bytes_max,
                                       struct evq_spool **ret_spool, struct evq_error *err);
 void __real_evq_ring_touch(struct evq_ring *ring);
@@ -110,7 +110,7 @@ enum evq_status __wrap_evq_codec_job_decode(const uint8_t *data, size_t bytes,
     return __real_evq_codec_job_decode(data, bytes, ret_job, err);
 }
 
-/* For want of memory what is on the disk waits there; it is not damaged. */
+/* If there is no memory, submits stay on disk, and are not called damaged. */
 static void client_sends_what_is_spooled_when_there_is_memory_again(void **state)
 {
     struct scene *scene = *state;
@@ -136,7 +136,10 @@ static void client_sends_what_is_spooled_when_there_is_memory_again(void **state
     fixture_audit(scene->fx);
 }
 
-/* Nobody named an address, and in a network of its own the process finds nothing at the default. */
+/*
+ * No address was given, and the process is in a network namespace without a server at the default
+ * address.
+ */
 static void client_names_evalq_up_when_no_address_was_given(void **state)
 {
     struct scene *scene = *state;
@@ -164,7 +167,7 @@ static void client_names_evalq_up_when_no_address_was_given(void **state)
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-        skip(); // It may make no network.
+        skip(); // This user may not create a network namespace.
     }
     assert_int_equal(status, 0);
     assert_int_equal(warnings_with(scene, "no `evalq up` runs in this directory"), 1);
@@ -222,12 +225,12 @@ static void client_sends_what_killed_trainer_left_when_run_is_opened_again(void 
     struct scene *scene = *state;
 
     checkpoint_write(scene, "step-1.safetensors", 1);
-    fixture_redis_suspend(scene->fx->redis); // So that nothing is sent before the kill.
+    fixture_redis_suspend(scene->fx->redis); // A stopped Redis receives nothing before the kill.
     (void)trainer_killed_after(scene, 0, 20);
     (void)trainer_killed_after(scene, 20, 20);
     fixture_redis_resume(scene->fx->redis);
     for (int64_t step = 40; step < 60; step += 5) {
-        (void)trainer_killed_after(scene, step, 5); // Some of these were sent already.
+        (void)trainer_killed_after(scene, step, 5); // The first client has sent some of these.
     }
     struct evalq_client *client = scene_client(scene);
     assert_flushed(client);
@@ -239,9 +242,9 @@ static void client_sends_what_killed_trainer_left_when_run_is_opened_again(void 
 #define KILLS 25
 
 /*
- * The trainer submits without end and is killed anywhere, also between reserving room in the ring
- * and committing it. What evalq_client_submit accepted must arrive; at most the one that was being
- * submitted may come besides.
+ * The trainer submits in a loop and is killed at any moment, also between the reservation of space
+ * in the ring and its commit. All accepted submits must arrive. At most one more, whose call had
+ * not returned, may arrive too.
  */
 static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void **state)
 {
@@ -291,7 +294,8 @@ static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void *
     assert_flushed(client);
     int64_t arrived = jobs_in(scene, EVQ_JOB_QUEUED);
     assert_true(arrived >= accepted && arrived <= accepted + KILLS);
-    assert_int_equal(warnings_with(scene, "damaged"), 0); // Torn is not damaged.
+    // An entry that was cut by the kill does not count as damaged.
+    assert_int_equal(warnings_with(scene, "damaged"), 0);
     evalq_client_close(client);
     fixture_audit(scene->fx);
 }
@@ -330,8 +334,10 @@ static void client_sends_spool_of_killed_trainer_when_run_is_opened_again(void *
     assert_int_not_equal(access(spool, F_OK), 0);
 }
 
-/* What a second process of the run spooled is the next client's, and neither passed over for want
- * of memory at its start nor left to grow old. */
+/*
+ * A second process of the run has spooled a submit. The next client must send it soon, even if
+ * memory is short when it starts.
+ */
 static void client_sends_spool_of_a_dead_owner_when_there_is_memory_again(void **state)
 {
     struct scene *scene = *state;
@@ -346,7 +352,7 @@ static void client_sends_spool_of_a_dead_owner_when_there_is_memory_again(void *
     FIXTURE_UNTIL(stat(spool, &info) == 0 && info.st_size > 100);
     evalq_client_close(second);
     evalq_client_close(first);
-    atomic_store(&opens_short, 4); // Both, twice.
+    atomic_store(&opens_short, 4); // The first two opens of each spool fail.
     atomic_store(&rings_touched, 0);
     struct evalq_client *client = scene_client(scene);
     FIXTURE_UNTIL(atomic_load(&rings_touched) == 2);
@@ -367,7 +373,7 @@ static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
     checkpoint_write(scene, "step-1.safetensors", 1);
     assert_status(evq_dead_clients_send(&options, "main", fixture_patience_ms(), &left, NULL),
                   EVQ_OK);
-    assert_int_equal(left.runs + left.sent, 0); // There is no such directory yet.
+    assert_int_equal(left.runs + left.sent, 0); // The directory does not exist yet.
     fixture_redis_suspend(scene->fx->redis);
     (void)trainer_killed_after(scene, 0, 10);
     options.run = NULL;
@@ -383,7 +389,7 @@ static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 10);
 }
 
-/* Runs whose submits wait for something do not add up, and do not keep out those behind them. */
+/* Runs whose submits cannot be sent yet neither slow down nor block the runs behind them. */
 static void leftovers_take_no_longer_for_many_runs_than_for_one(void **state)
 {
     struct scene *scene = *state;
@@ -412,7 +418,7 @@ static void leftovers_take_no_longer_for_many_runs_than_for_one(void **state)
     fixture_redis_resume(scene->fx->redis);
     (void)snprintf(path, sizeof(path), "%s/out/step-1.safetensors", scene->directory);
     assert_int_equal(truncate(path, 60),
-                     0); // As one that is still being written: it is waited for.
+                     0); // This checkpoint looks unfinished, so the client waits for it.
     options.run = NULL;
     assert_status(evq_dead_clients_send(&options, "main", 12000, &left, NULL), EVQ_OK);
     assert_int_equal(left.unseen, 0);
@@ -434,31 +440,32 @@ static void client_flush_and_close_end_in_time_when_redis_stands_still(void **st
     int code = evalq_client_flush(client, 300);
     int64_t spent = fixture_now_ms() - start;
     assert_true(code == EVALQ_TIMEOUT || code == EVALQ_UNAVAILABLE);
-    assert_true(spent >= 290 && spent < 5000); // What waits for Redis waits ten seconds.
+    // A call that waits for Redis would wait for ten seconds.
+    assert_true(spent >= 290 && spent < 5000);
     start = fixture_now_ms();
     assert_int_not_equal(evalq_client_poll(client, NULL, NULL, 200), EVALQ_OK);
     assert_true(fixture_now_ms() - start < 5000);
     start = fixture_now_ms();
     evalq_client_close(client);
     spent = fixture_now_ms() - start;
-    assert_true(spent < 20000); // Ten seconds at most, and what a busy machine adds.
+    assert_true(spent < 20000); // The limit is ten seconds; a busy machine may add some.
     assert_int_equal(warnings_with(scene, "ends with 1 of its submits unsent"), 1);
     fixture_redis_resume(scene->fx->redis);
-    client = scene_client(scene); // What was left goes out now.
+    client = scene_client(scene); // The new client sends what the old one left.
     assert_flushed(client);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
     evalq_client_close(client);
     assert_int_equal(warnings_with(scene, "unsent"), 1);
 }
 
-/* On a loaded machine a second was not enough: all submits of a short script stayed unsent. */
+/* close() once waited for only one second. On a busy machine, a short script then sent nothing. */
 static void client_close_waits_until_what_is_ready_was_sent(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
 
     assert_flushed(client);
-    // Slow, but not away: every answer takes so long, in ms.
+    // Redis is slow but reachable: each answer takes so many ms.
     evq_reply_free(fixture_call(scene->fx->raw, "CLIENT", "PAUSE", "1600", "ALL", NULL));
     submit_step(scene, client, 1);
     evalq_client_close(client);
@@ -466,7 +473,7 @@ static void client_close_waits_until_what_is_ready_was_sent(void **state)
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
 }
 
-/* Nobody knows when a save will end: it is not waited for. */
+/* close() does not wait for a save, because it may never end. */
 static void client_close_does_not_wait_for_an_unfinished_save(void **state)
 {
     struct scene *scene = *state;
@@ -477,7 +484,7 @@ static void client_close_does_not_wait_for_an_unfinished_save(void **state)
     assert_int_equal(submit(scene, client, "unfinished.safetensors", 7), EVALQ_OK);
     const int64_t start = fixture_now_ms();
     evalq_client_close(client);
-    assert_true(fixture_now_ms() - start < 6000); // 0.7 s, and what a busy machine adds.
+    assert_true(fixture_now_ms() - start < 6000); // It takes 0.7 s; a busy machine may add some.
     assert_int_equal(warnings_with(scene, "ends with 1 of its submits unsent"), 1);
 }
 

@@ -34,14 +34,14 @@ enum evq_status __real_evq_pin_make(const struct evq_pin_request *request, struc
 
 static atomic_int_fast64_t ahead_ms;
 
-// What happens between the look at a step's checkpoint and its pin. Runs on the client's thread.
+// Actions between the check of a step's checkpoint and its pin. The client's thread performs them.
 static struct {
     const struct scene *scene;
     struct evalq_client *client;
     const char *name;
-    int64_t at_step;     // When this step is pinned; 0: nothing happens.
-    int64_t save_step;   // These weights are saved; 0: none.
-    int64_t submit_step; // This step is submitted; 0: none.
+    int64_t at_step;     // Act when this step is pinned; 0: do nothing.
+    int64_t save_step;   // Save the weights of this step; 0: save nothing.
+    int64_t submit_step; // Submit this step; 0: submit nothing.
 } before_pin;
 
 int64_t __wrap_evq_clock_mono_ms(void)
@@ -49,7 +49,7 @@ int64_t __wrap_evq_clock_mono_ms(void)
     return __real_evq_clock_mono_ms() + atomic_load(&ahead_ms);
 }
 
-/* Writes the step's weights beside out/NAME and renames, or in place. */
+/* Saves the step's weights as out/NAME, by a rename or in place. */
 static void save(const struct scene *scene, const char *name, int64_t step)
 {
     const float value = (float)step;
@@ -81,7 +81,7 @@ enum evq_status __wrap_evq_pin_make(const struct evq_pin_request *request, struc
     return __real_evq_pin_make(request, ret_pin, err);
 }
 
-/* Asserts that the next job is the step's and has the weights. */
+/* Asserts that the next job is the one of the step, with the step's weights. */
 static void assert_next(struct scene *scene, int64_t step, int64_t weights)
 {
     struct evq_claim *claim = fixture_claim(scene->fx);
@@ -108,8 +108,10 @@ static void assert_nothing_queued(struct scene *scene)
     assert_int_equal(jobs_in(scene, EVQ_JOB_DELAYED), 0);
 }
 
-/* Asserts that the step's job ended as skipped (overwritten), that its pin is gone, and that a
- * retry by hand finds no weights for it either. */
+/*
+ * Asserts that the step's job ended as skipped (overwritten), that its pin was removed, and that a
+ * manual retry finds no weights for it.
+ */
 static void assert_overwritten(struct scene *scene, int64_t step)
 {
     struct evq_error error = {.status = EVQ_OK};
@@ -125,7 +127,8 @@ static void assert_overwritten(struct scene *scene, int64_t step)
     assert_status_err(evq_queue_retry(scene->fx->queue, id, "", again, &error), EVQ_OK, &error);
     struct evq_claim *claim = fixture_claim(scene->fx);
     assert_int_equal(claim->job->step, step);
-    assert_int_equal(strspn(claim->job->fingerprint, "0"), 32); // No checkpoint has it.
+    // No checkpoint has this fingerprint.
+    assert_int_equal(strspn(claim->job->fingerprint, "0"), 32);
     assert_string_equal(claim->job->pin, "");
     evq_claim_free(claim);
 }
@@ -170,7 +173,8 @@ static void client_skips_a_step_whose_files_changed_before_its_pin(void **state)
     struct evalq_client *client = scene_client(scene);
 
     save(scene, LAST, 1);
-    act_before_pin(scene, client, LAST, 1, 1, 0); // The fingerprint stays the same.
+    // The save writes the same bytes, so the fingerprint stays the same.
+    act_before_pin(scene, client, LAST, 1, 1, 0);
     submitted(scene, client, LAST, 1);
     assert_nothing_queued(scene);
     assert_overwritten(scene, 1);
@@ -180,7 +184,7 @@ static void client_skips_a_step_whose_files_changed_before_its_pin(void **state)
     evalq_client_close(client);
 }
 
-/* The second submit comes without a save: neither step is sure to have its weights. */
+/* The second submit has no save of its own, so neither step is sure to have its weights. */
 static void client_skips_a_step_submitted_over_before_its_pin(void **state)
 {
     struct scene *scene = *state;
@@ -193,11 +197,12 @@ static void client_skips_a_step_submitted_over_before_its_pin(void **state)
     assert_nothing_queued(scene);
     assert_overwritten(scene, 1);
     assert_overwritten(scene, 2);
-    assert_int_equal(warnings_with(scene, "is skipped as overwritten"), 1); // Once.
+    // The client warns once.
+    assert_int_equal(warnings_with(scene, "is skipped as overwritten"), 1);
     evalq_client_close(client);
 }
 
-/* As in a save that goes on in the background, before which its step is submitted. */
+/* The step is submitted before its background save has written anything. */
 static void client_skips_a_step_that_was_submitted_before_its_save(void **state)
 {
     struct scene *scene = *state;
@@ -230,7 +235,7 @@ static void client_evaluates_both_steps_when_pinned_in_time(void **state)
     evalq_client_close(client);
 }
 
-/* Adds the directory as a root. The client finds it within a second. */
+/* Adds the directory as a root. The client notices it within a second. */
 static void root_add(const struct scene *scene, const char *directory)
 {
     char text[256];
@@ -249,9 +254,11 @@ static void move(const struct scene *scene, const char *name, const char *path)
     assert_int_equal(rename(from, path), 0);
 }
 
-/* A submit that nobody could look at in time, here because its root is missing: what lies there now
- * was written since, though no later step is submitted yet. */
-static void client_skips_a_step_overwritten_before_it_was_looked_at(void **state)
+/*
+ * The client could not check the submit in time, because its root was missing. The file was written
+ * since, although no later step was submitted.
+ */
+static void client_skips_a_step_overwritten_before_its_check(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -275,8 +282,8 @@ static void client_skips_a_step_overwritten_before_it_was_looked_at(void **state
     fixture_dir_remove(elsewhere);
 }
 
-/* The same with a copy that the trainer holds: it is the step's own. */
-static void client_evaluates_what_is_held_though_it_is_looked_at_late(void **state)
+/* The same case, but the trainer holds a copy with the step's own weights. */
+static void client_evaluates_a_held_copy_that_is_checked_late(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -305,7 +312,7 @@ static void client_evaluates_what_is_held_though_it_is_looked_at_late(void **sta
     fixture_dir_remove(elsewhere);
 }
 
-/* Nobody knows what a worker would find there by then. */
+/* The file did not exist at submit. What a worker finds there later may be another step. */
 static void client_skips_a_step_whose_file_was_not_there(void **state)
 {
     struct scene *scene = *state;
@@ -315,7 +322,8 @@ static void client_skips_a_step_whose_file_was_not_there(void **state)
     assert_int_equal(evalq_client_flush(client, 200), EVALQ_TIMEOUT);
     atomic_store(&ahead_ms, 31000);
     FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_SKIPPED) == 1);
-    atomic_store(&ahead_ms, 0); // What sleeps by the system's clock would sleep for as long.
+    // Threads that sleep by this clock would otherwise sleep for as long.
+    atomic_store(&ahead_ms, 0);
     save(scene, LAST, 2);
     assert_overwritten(scene, 1);
     submitted(scene, client, LAST, 2);
@@ -323,8 +331,10 @@ static void client_skips_a_step_whose_file_was_not_there(void **state)
     evalq_client_close(client);
 }
 
-/* Names with the step in them: a save after the submit, also one in pieces, is waited for; and
- * names without it, if no other step is saved there. */
+/*
+ * A path whose name contains the step may be saved after the submit, also in several parts. So may
+ * a path without the step, if no other step is saved there.
+ */
 static void client_never_skips_steps_with_paths_of_their_own(void **state)
 {
     struct scene *scene = *state;
@@ -341,7 +351,8 @@ static void client_never_skips_steps_with_paths_of_their_own(void **state)
     save(scene, "b.safetensors", 4);
     assert_int_equal(submit(scene, client, "a.safetensors", 3), EVALQ_OK);
     assert_int_equal(submit(scene, client, "b.safetensors", 4), EVALQ_OK);
-    assert_int_equal(submit(scene, client, "a.safetensors", 3), EVALQ_OK); // Again, the same step.
+    // The same step is submitted again.
+    assert_int_equal(submit(scene, client, "a.safetensors", 3), EVALQ_OK);
     assert_flushed(client);
     for (int64_t step = 1; step <= 4; step++) {
         assert_next(scene, step, step);
@@ -350,8 +361,8 @@ static void client_never_skips_steps_with_paths_of_their_own(void **state)
     evalq_client_close(client);
 }
 
-/* A hard link that the trainer keeps has the step's weights, whatever happens to the path. */
-static void client_evaluates_what_is_held_though_it_was_saved_over(void **state)
+/* A hard link that the trainer holds keeps the step's weights, even if the path is overwritten. */
+static void client_evaluates_a_held_copy_after_an_overwrite(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -389,11 +400,11 @@ int main(void)
         OVERWRITE_TEST(client_skips_a_step_submitted_over_before_its_pin),
         OVERWRITE_TEST(client_skips_a_step_that_was_submitted_before_its_save),
         OVERWRITE_TEST(client_evaluates_both_steps_when_pinned_in_time),
-        OVERWRITE_TEST(client_skips_a_step_overwritten_before_it_was_looked_at),
-        OVERWRITE_TEST(client_evaluates_what_is_held_though_it_is_looked_at_late),
+        OVERWRITE_TEST(client_skips_a_step_overwritten_before_its_check),
+        OVERWRITE_TEST(client_evaluates_a_held_copy_that_is_checked_late),
         OVERWRITE_TEST(client_skips_a_step_whose_file_was_not_there),
         OVERWRITE_TEST(client_never_skips_steps_with_paths_of_their_own),
-        OVERWRITE_TEST(client_evaluates_what_is_held_though_it_was_saved_over),
+        OVERWRITE_TEST(client_evaluates_a_held_copy_after_an_overwrite),
     };
     scene_clear_environment();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * A pin stays until its job has ended, whatever becomes of Redis meanwhile: its data lost, its
- * function library an older one, the checkpoint rotated away before the client looked.
+ * A pin stays until its job has ended, even if Redis loses its data, has an older function library,
+ * or the trainer deletes the checkpoint before the client checks it.
  */
 #include <dirent.h>
 #include <setjmp.h>
@@ -23,8 +23,8 @@
 #define AHEAD       1000
 #define AHEAD_STEPS 2500
 
-#define MANY    448   // Seven looks' pins:
-#define MANY_MS 20000 // five seconds for each is what it must not take.
+#define MANY    448   // The pins of seven checks.
+#define MANY_MS 20000 // Releasing each pin in its own check of five seconds would take longer.
 
 static void path_of(const struct scene *scene, const char *below, char out[256])
 {
@@ -41,7 +41,7 @@ static void rotate(const struct scene *scene, const char *name)
 
 static bool is_empty(const char *directory)
 {
-    bool empty = rmdir(directory) == 0; // Else there is something in it.
+    bool empty = rmdir(directory) == 0; // rmdir() fails if the directory is not empty.
     if (empty) {
         assert_int_equal(mkdir(directory, 0777), 0);
     }
@@ -61,7 +61,7 @@ static void count(void *context, const struct evalq_metric_view *metric)
     counts->metrics += metric->task[0] != '\0';
 }
 
-/* Of two jobs one was done; then the data goes, as by a failover to an empty replica. */
+/* One of two jobs is done. Then Redis loses its data, as in a failover to an empty replica. */
 static void client_submits_again_what_redis_lost(void **state)
 {
     struct scene *scene = *state;
@@ -85,19 +85,20 @@ static void client_submits_again_what_redis_lost(void **state)
     assert_flushed(client);
     rotate(scene, "out/step-2.safetensors");
     evq_reply_free(fixture_call(scene->fx->raw, "FLUSHALL", NULL));
-    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 1); // At the client's next look.
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 1); // The client's next check submits it again.
     (void)fixture_suite(scene->fx, "quick");
     claim = fixture_claim(scene->fx);
     assert_string_equal(claim->id, "digits/2/regular/quick");
     path_of(scene, claim->job->pin, pin);
     assert_int_equal(access(pin, R_OK), 0);
-    FIXTURE_UNTIL(warnings_with(scene, "Redis lost its data") > 0); // Said once sent.
+    // The client warns after it has sent the submit.
+    FIXTURE_UNTIL(warnings_with(scene, "Redis lost its data") > 0);
     assert_int_equal(warnings_with(scene, "Redis lost its data"), 1);
 
     fixture_publish(scene->fx, claim, "digits", 0.75);
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
-    // The run's results begin anew, too; what was read before is no place to go on from.
+    // The run's result stream starts again, so an old position in it is invalid.
     assert_int_equal(evalq_client_wait(client, count, &counts, (int)fixture_patience_ms()),
                      EVALQ_OK);
     assert_int_equal(counts.metrics, 2);
@@ -106,7 +107,10 @@ static void client_submits_again_what_redis_lost(void **state)
     assert_int_not_equal(access(pin, F_OK), 0);
 }
 
-/* As while a server starts with its old data: what a library does not know it refuses. */
+/*
+ * While a server starts with old data, its function library may reject fields that it does not
+ * know.
+ */
 static void client_refuses_nothing_for_good_when_the_library_is_an_older_one(void **state)
 {
     struct scene *scene = *state;
@@ -140,7 +144,7 @@ static void client_refuses_nothing_for_good_when_the_library_is_an_older_one(voi
     evalq_client_close(client);
 }
 
-/* A job that the queue cannot tell about, because the answer is an error, keeps its pin. */
+/* The client keeps the pin of a job if the queue answers with an error. */
 static void client_keeps_pin_when_the_queue_cannot_answer(void **state)
 {
     struct scene *scene = *state;
@@ -161,11 +165,11 @@ static void client_keeps_pin_when_the_queue_cannot_answer(void **state)
              "callback=function(keys) redis.call('INCR', 'asked') end}",
              (long long)evq_function_library_build);
     evq_reply_free(fixture_call(scene->fx->raw, "FUNCTION", "LOAD", "REPLACE", library, NULL));
-    evalq_client_close(client); // Looks at its pins once more.
+    evalq_client_close(client); // close() checks the pins once more.
     assert_int_equal(access(pin, R_OK), 0);
 }
 
-/* Claims the next job and has it die; its pin's path goes to out. */
+/* Claims the next job and makes it dead. out gets the path of its pin. */
 static void die(struct scene *scene, char out[256])
 {
     enum evq_job_state ended = EVQ_JOB_QUEUED;
@@ -186,8 +190,8 @@ static bool is_gone(const char *path)
     return access(path, F_OK) != 0;
 }
 
-/* It runs no more, and nobody can retry it. */
-static void client_lets_go_of_the_pin_of_a_job_that_was_set_aside(void **state)
+/* A job that was set aside never runs again and cannot be retried. */
+static void client_releases_the_pin_of_a_job_that_was_set_aside(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -207,7 +211,7 @@ static void client_lets_go_of_the_pin_of_a_job_that_was_set_aside(void **state)
     assert_true(is_gone(pin));
 }
 
-/* A checkpoint that was rotated away, and whose evaluation died of what can be mended. */
+/* The trainer has deleted a checkpoint whose evaluation died of an error that the user can fix. */
 static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
 {
     struct scene *scene = *state;
@@ -224,7 +228,7 @@ static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
     assert_status(evq_queue_retry(scene->fx->queue, "digits/1/regular/quick", "", id, NULL),
                   EVQ_OK);
     client = scene_client(scene);
-    submit_step(scene, client, 2); // From here on it looks after what lies in the directory.
+    submit_step(scene, client, 2); // From now on, this client manages the pins in the directory.
     assert_flushed(client);
     struct evq_claim *claim = fixture_claim(scene->fx);
     assert_string_equal(claim->id, "digits/1/regular/quick");
@@ -236,8 +240,11 @@ static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
     evalq_client_close(client);
 }
 
-/* An evaluator that is broken for good must not fill the disk: the newest few stay, for a day. */
-static void client_keeps_few_pins_of_dead_jobs_and_not_for_ever(void **state)
+/*
+ * A broken evaluator must not fill the disk: only the newest few pins of dead jobs stay, for one
+ * day.
+ */
+static void client_keeps_few_pins_of_dead_jobs_for_a_day(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -255,14 +262,14 @@ static void client_keeps_few_pins_of_dead_jobs_and_not_for_ever(void **state)
     }
     struct evq_reply *reply =
         fixture_call(scene->fx->raw, "HSET", "evalq:{main}:job:digits/3/regular/quick", "ended",
-                     "1600000000000", NULL); // Years ago.
+                     "1600000000000", NULL); // The job died years ago.
     evq_reply_free(reply);
     FIXTURE_UNTIL(is_gone(pins[2]));
     assert_int_equal(access(pins[3], R_OK), 0);
     evalq_client_close(client);
 }
 
-/* The callbacks of trainers hold a checkpoint beside it until its metrics are known. */
+/* The callbacks hold a copy of a checkpoint until its metrics are known. */
 static void client_pins_what_is_held_when_checkpoint_was_rotated_first(void **state)
 {
     struct scene *scene = *state;
@@ -277,7 +284,8 @@ static void client_pins_what_is_held_when_checkpoint_was_rotated_first(void **st
     checkpoint_write(scene, "step-9.safetensors", 9);
     path_of(scene, "out/step-9.safetensors", path);
     path_of(scene, "out/.evalq/held/step-9.safetensors", held);
-    assert_int_equal(rename(path, held), 0); // Gone before the client could look.
+    // The checkpoint is gone before the client can check it.
+    assert_int_equal(rename(path, held), 0);
     struct evalq_client *client = scene_client(scene);
     const struct evalq_checkpoint checkpoint = {
         .path = path, .step = 9, .suites = "quick", .held = held};
@@ -296,7 +304,7 @@ static void client_pins_what_is_held_when_checkpoint_was_rotated_first(void **st
     evalq_client_close(client);
 }
 
-/* The trainer is at deleting it: the weights are there, what lies beside them is not. */
+/* The trainer is deleting the checkpoint: the weights still exist, but other files do not. */
 static void client_pins_a_checkpoint_as_a_whole_while_it_is_deleted(void **state)
 {
     struct scene *scene = *state;
@@ -334,8 +342,8 @@ static void client_pins_a_checkpoint_as_a_whole_while_it_is_deleted(void **state
     evalq_client_close(client);
 }
 
-/* Accelerate's own names: what is pinned has two parts, checkpoints/checkpoint_0. */
-static void client_lets_go_of_the_pin_of_what_accelerate_named(void **state)
+/* With Accelerate's names, a pin has two parts: checkpoints/checkpoint_0. */
+static void client_releases_pins_with_names_of_accelerate(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -356,8 +364,8 @@ static void client_lets_go_of_the_pin_of_what_accelerate_named(void **state)
     evalq_client_close(client);
 }
 
-/* Ten a second are submitted, and an outage of Redis was just over: they must not pile up. */
-static void client_lets_go_of_many_pins_at_a_time(void **state)
+/* Ten checkpoints a second are submitted after an outage of Redis. Their pins must not pile up. */
+static void client_releases_many_pins_at_once(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -394,8 +402,10 @@ static int64_t pins_in(const char *directory)
     return pins;
 }
 
-/* Submits keep coming while earlier ones are pinned, as where copies take longer than the steps:
- * what is ready is sent meanwhile. */
+/*
+ * Submits keep arriving while earlier ones are pinned, for example if copies take longer than
+ * steps. Pinned submits are sent meanwhile.
+ */
 static void client_sends_what_is_ready_while_more_is_submitted(void **state)
 {
     struct scene *scene = *state;
@@ -416,8 +426,11 @@ static void client_sends_what_is_ready_while_more_is_submitted(void **state)
     evalq_client_close(client);
 }
 
-/* What the thread took out of the ring while it read others, for nothing else wakes it. */
-static void client_sends_the_last_that_came_while_others_were_read(void **state)
+/*
+ * The last submit arrives while the thread reads other checkpoints. Nothing else wakes the thread,
+ * so it must check the ring again.
+ */
+static void client_sends_a_submit_that_arrives_while_others_are_read(void **state)
 {
     struct scene *scene = *state;
     struct evalq_options options = scene_options(scene);
@@ -432,7 +445,8 @@ static void client_sends_the_last_that_came_while_others_were_read(void **state)
             assert_int_equal(submit_link(scene, client, ++step), EVALQ_OK);
         }
         const int64_t now_us = evq_clock_mono_us();
-        while (evq_clock_mono_us() - now_us < 25000) { // It looks each 10 ms, and reads for longer.
+        // The thread checks every 10 ms; one read takes longer.
+        while (evq_clock_mono_us() - now_us < 25000) {
         }
         assert_int_equal(submit_link(scene, client, ++step), EVALQ_OK);
         FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == step);
@@ -447,13 +461,13 @@ int main(void)
         SCENE_TEST(client_submits_again_what_redis_lost),
         SCENE_TEST(client_refuses_nothing_for_good_when_the_library_is_an_older_one),
         SCENE_TEST(client_keeps_pin_of_a_dead_job_for_its_retry),
-        SCENE_TEST(client_keeps_few_pins_of_dead_jobs_and_not_for_ever),
+        SCENE_TEST(client_keeps_few_pins_of_dead_jobs_for_a_day),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
-        SCENE_TEST(client_lets_go_of_the_pin_of_a_job_that_was_set_aside),
+        SCENE_TEST(client_releases_the_pin_of_a_job_that_was_set_aside),
         SCENE_TEST(client_sends_what_is_ready_while_more_is_submitted),
-        SCENE_TEST(client_sends_the_last_that_came_while_others_were_read),
-        SCENE_TEST(client_lets_go_of_the_pin_of_what_accelerate_named),
-        SCENE_TEST(client_lets_go_of_many_pins_at_a_time),
+        SCENE_TEST(client_sends_a_submit_that_arrives_while_others_are_read),
+        SCENE_TEST(client_releases_pins_with_names_of_accelerate),
+        SCENE_TEST(client_releases_many_pins_at_once),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
         SCENE_TEST(client_pins_a_checkpoint_as_a_whole_while_it_is_deleted),
     };

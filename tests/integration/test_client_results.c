@@ -1,6 +1,6 @@
 /*
- * libevalq after the submit: checkpoints and roots that are not there yet, metrics as they arrive,
- * jobs withdrawn, checkpoints kept until their jobs end.
+ * Tests libevalq after a submit: checkpoints and roots that do not exist yet, arriving metrics,
+ * withdrawn jobs, and checkpoints that are kept until their jobs end.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -34,7 +34,7 @@ static void config_add_root(const struct scene *scene, const char *line)
     assert_int_equal(rename(path, scene->config), 0);
 }
 
-/* A checkpoint beneath no root: in a directory of its own, which the caller removes. */
+/* Creates a checkpoint that no root contains, in a directory that the caller removes. */
 static void checkpoint_elsewhere(const struct scene *scene, char elsewhere[static 64],
                                  char path[static 128])
 {
@@ -47,8 +47,11 @@ static void checkpoint_elsewhere(const struct scene *scene, char elsewhere[stati
     assert_int_equal(rename(from, path), 0);
 }
 
-/* Training goes on, and waits for nothing; who adds the line gets the evaluations. */
-static void client_submits_once_the_missing_root_is_configured(void **state)
+/*
+ * A missing root does not delay training. When the root is configured, the checkpoints are
+ * submitted.
+ */
+static void client_submits_after_the_missing_root_is_configured(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -60,16 +63,17 @@ static void client_submits_once_the_missing_root_is_configured(void **state)
     const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick,full"};
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
-    submit_step(scene, client, 2); // The others do not wait behind it.
+    submit_step(scene, client, 2); // Other submits do not wait for this one.
     assert_flushed(client);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
     assert_int_equal(stats_of(client).pending, 2);
-    assert_int_equal(evalq_client_wait(client, NULL, NULL, 100), EVALQ_TIMEOUT); // For step 2.
+    // The job of step 2 is open.
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, 100), EVALQ_TIMEOUT);
     assert_int_equal(warnings_with(scene, "not submitted: "), 1);
     snprintf(line, sizeof(line), "roots: {%s: %s}", strrchr(elsewhere, '/') + 1, elsewhere);
     assert_int_equal(warnings_with(scene, line), 1);
     evalq_client_close(client);
-    client = scene_client(scene); // The next process of the run has it still.
+    client = scene_client(scene); // The next process of the run still has the submit.
     assert_flushed(client);
     config_add_root(scene, "nonsense: 1\n");
     snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
@@ -81,7 +85,7 @@ static void client_submits_once_the_missing_root_is_configured(void **state)
     fixture_dir_remove(elsewhere);
 }
 
-/* Who waits is not told that all is done, and is not kept waiting for a line of configuration. */
+/* wait() neither reports success nor waits forever if a root is missing. */
 static void client_wait_says_that_a_root_is_missing(void **state)
 {
     struct scene *scene = *state;
@@ -98,8 +102,8 @@ static void client_wait_says_that_a_root_is_missing(void **state)
     evalq_client_close(client);
 }
 
-/* A root that was added just before counts: what lies beneath it is waited for. */
-static void client_wait_looks_at_the_configuration_once_more(void **state)
+/* A root that was added just before wait() counts, so wait() waits for its jobs. */
+static void client_wait_reads_the_configuration_again(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -113,7 +117,8 @@ static void client_wait_looks_at_the_configuration_once_more(void **state)
     assert_flushed(client);
     snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
     config_add_root(scene, line);
-    assert_int_equal(evalq_client_wait(client, NULL, NULL, 4000), EVALQ_TIMEOUT); // For the job.
+    // The job is open.
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, 4000), EVALQ_TIMEOUT);
     FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 1);
     evalq_client_close(client);
     fixture_dir_remove(elsewhere);
@@ -125,7 +130,10 @@ struct late_root {
     bool added;
 };
 
-/* Called when the open jobs were counted: only then the missing root is there, and its job. */
+/*
+ * Called after the open jobs were counted. Only then does the missing root exist, and with it the
+ * job.
+ */
 static void root_comes(void *context, const struct evalq_metric_view *metric)
 {
     struct late_root *late = context;
@@ -163,7 +171,7 @@ static void client_waits_for_what_was_submitted_since_the_jobs_were_counted(void
     fixture_dir_remove(elsewhere);
 }
 
-/* How many functions that read were called. */
+/* Returns how many read-only functions were called. */
 static int64_t asked(struct evq_conn *conn)
 {
     struct evq_reply *reply = fixture_call(conn, "INFO", "commandstats", NULL);
@@ -174,7 +182,8 @@ static int64_t asked(struct evq_conn *conn)
     return count;
 }
 
-/* Redis stands still once wait() was told how many jobs are open: a round asks two or three times.
+/*
+ * Redis stops after wait() has received the number of open jobs. One round asks two or three times.
  */
 static void *suspend_after_a_round(void *context)
 {
@@ -188,7 +197,7 @@ static void *suspend_after_a_round(void *context)
     return NULL;
 }
 
-static void client_wait_tells_what_it_knew_when_its_last_question_is_cut_short(void **state)
+static void client_wait_returns_known_jobs_when_its_last_question_is_cut_short(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -209,7 +218,10 @@ static void signal_take(int number)
     (void)number;
 }
 
-/* A profiler's, a thousand a second: each ended the pause between two questions. */
+/*
+ * A profiler sends a thousand signals a second. Each signal once ended the pause between two
+ * questions.
+ */
 static void client_asks_no_more_often_when_signals_come(void **state)
 {
     struct scene *scene = *state;
@@ -228,7 +240,8 @@ static void client_asks_no_more_often_when_signals_come(void **state)
     assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
     assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
     assert_int_equal(waited, EVALQ_TIMEOUT);
-    assert_true(asked(scene->fx->raw) - asked_before < 40); // Seven rounds of at most three.
+    // There are seven rounds with at most three questions each.
+    assert_true(asked(scene->fx->raw) - asked_before < 40);
     evalq_client_close(client);
 }
 
@@ -251,7 +264,7 @@ static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
     assert_int_equal(write(to, data, 150), 150);
     assert_int_equal(submit(scene, client, "step-5.safetensors", 5), EVALQ_OK);
     assert_int_equal(submit(scene, client, "whole.safetensors", 6), EVALQ_OK);
-    FIXTURE_UNTIL(stats_of(client).sent == 1); // The later one overtakes it.
+    FIXTURE_UNTIL(stats_of(client).sent == 1); // The later checkpoint is complete first.
     assert_int_equal(evalq_client_flush(client, 50), EVALQ_TIMEOUT);
     assert_int_equal(write(to, data + 150, (size_t)bytes - 150), bytes - 150);
     close(to);
@@ -312,7 +325,7 @@ static void client_withdraws_only_what_no_worker_has_begun(void **state)
         EVALQ_NOT_FOUND);
     assert_int_equal(
         evalq_client_withdraw(client, 20, "a b", "quick", "", (int)fixture_patience_ms()),
-        EVALQ_NOT_FOUND); // A variant's name may be any; a suite's may not.
+        EVALQ_NOT_FOUND); // A variant may have any name, but a suite may not.
     assert_int_equal(evalq_client_withdraw(client, 20, NULL, "a b", "", (int)fixture_patience_ms()),
                      EVALQ_INVALID);
     evq_claim_free(claim);
@@ -328,8 +341,8 @@ static void job_of(const struct scene *scene, struct evalq_client *client, const
     assert_int_equal(evalq_client_job(client, path, suite, out, EVQ_JOB_ID_BYTES_MAX), EVALQ_OK);
 }
 
-/* A step that is submitted again may have a job of its own. */
-static void client_tells_which_job_a_submit_became(void **state)
+/* A step that is submitted again may get another job. */
+static void client_returns_the_job_of_a_submit(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
@@ -349,7 +362,7 @@ static void client_tells_which_job_a_submit_became(void **state)
     job_of(scene, client, "quick", job);
     assert_string_equal(job, "digits/10/regular/quick~2");
     assert_int_equal(evalq_client_job(client, "safetensors", "quick", job, sizeof(job)),
-                     EVALQ_NOT_FOUND); // Whole names, and that suite alone.
+                     EVALQ_NOT_FOUND); // Only whole names match, and only this suite.
     assert_int_equal(evalq_client_job(client, "out/a.safetensors", "slow", job, sizeof(job)),
                      EVALQ_NOT_FOUND);
     char small[8] = "";
@@ -364,7 +377,7 @@ static void client_tells_which_job_a_submit_became(void **state)
     assert_int_equal(submit(scene, client, "a.safetensors", 10), EVALQ_OK);
     assert_flushed(client);
     job_of(scene, client, "quick", job);
-    assert_string_equal(job, ""); // Its end was before.
+    assert_string_equal(job, ""); // The job had ended before.
     evq_claim_free(claim);
     evalq_client_close(client);
 }
@@ -393,7 +406,8 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     assert_int_equal(seen.metrics, 1);
     assert_near(seen.value, 0.75, 0.0);
     assert_string_equal(seen.key, "eval/digits/accuracy");
-    assert_int_equal(seen.inside, EVALQ_INVALID); // No deadlock: refused.
+    // A call from inside the callback is rejected; it must not deadlock.
+    assert_int_equal(seen.inside, EVALQ_INVALID);
     assert_int_equal(seen.withdrawn, EVALQ_INVALID);
     assert_holds(evalq_client_error(client), "withdraw and idle must not be called from inside");
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
@@ -414,7 +428,7 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     assert_int_equal(step, 10);
     assert_holds(path, scene->directory);
     assert_int_equal(access(path, R_OK), 0);
-    // What is cut may be another checkpoint.
+    // A path that is cut could name another checkpoint.
     assert_int_equal(evalq_client_best(client, NULL, &value, NULL, path, strlen(path),
                                        (int)fixture_patience_ms()),
                      EVALQ_INVALID);
@@ -428,7 +442,9 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     evalq_client_close(client);
 }
 
-/* A process that goes on with a run of weeks: what retention took is no end of what there is. */
+/*
+ * A process resumes a run of several weeks. Results that retention removed do not end the reading.
+ */
 static void client_delivers_results_behind_those_that_retention_took(void **state)
 {
     struct scene *scene = *state;
@@ -457,10 +473,10 @@ static void client_keeps_rotated_checkpoint_until_its_job_ends(void **state)
     snprintf(pin, sizeof(pin), "%s/%s", scene->directory, claim->job->pin);
     assert_int_equal(access(pin, R_OK), 0);
     fixture_publish(scene->fx, claim, "digits", 0.5);
-    evalq_client_close(client); // A task is done, but its job runs: the pin stays.
+    evalq_client_close(client); // A task has ended, but its job still runs, so the pin stays.
     assert_int_equal(access(pin, R_OK), 0);
 
-    client = scene_client(scene); // A resumed training, in the same directory.
+    client = scene_client(scene); // This is a resumed training in the same directory.
     submit_step(scene, client, 4);
     assert_flushed(client);
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
@@ -471,22 +487,22 @@ static void client_keeps_rotated_checkpoint_until_its_job_ends(void **state)
     evalq_client_close(client);
     assert_int_not_equal(access(pin, F_OK), 0);
     snprintf(pin, sizeof(pin), "%s/out/.evalq", scene->directory);
-    assert_int_not_equal(access(pin, F_OK), 0); // Nothing stays behind.
+    assert_int_not_equal(access(pin, F_OK), 0); // The pin was removed.
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SCENE_TEST(client_submits_once_the_missing_root_is_configured),
+        SCENE_TEST(client_submits_after_the_missing_root_is_configured),
         SCENE_TEST(client_wait_says_that_a_root_is_missing),
-        SCENE_TEST(client_wait_looks_at_the_configuration_once_more),
-        SCENE_TEST(client_wait_tells_what_it_knew_when_its_last_question_is_cut_short),
+        SCENE_TEST(client_wait_reads_the_configuration_again),
+        SCENE_TEST(client_wait_returns_known_jobs_when_its_last_question_is_cut_short),
         SCENE_TEST(client_waits_for_what_was_submitted_since_the_jobs_were_counted),
         SCENE_TEST(client_asks_no_more_often_when_signals_come),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
-        SCENE_TEST(client_tells_which_job_a_submit_became),
+        SCENE_TEST(client_returns_the_job_of_a_submit),
         SCENE_TEST(client_delivers_results_behind_those_that_retention_took),
         SCENE_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
     };

@@ -1,5 +1,6 @@
 /*
- * Checkpoints beneath the root shm: what their messages say, who is served their bytes, and when.
+ * Tests snapshots, which are checkpoints in the root shm: the fields in their messages, and who can
+ * fetch their bytes, and when.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +21,7 @@
 
 #include "tests/fixture/client.h"
 
-/* As scene_make, with out/ as the memory. */
+/* Like scene_make(), but out/ is the root shm. */
 static int memory_make(void **state)
 {
     const int made = scene_make(state);
@@ -64,7 +65,7 @@ static bool thread_runs(void)
     return found;
 }
 
-/* A thread that was joined may be listed for a moment more. */
+/* The kernel may list a joined thread for a moment longer. */
 static void thread_ends(void)
 {
     FIXTURE_UNTIL(!thread_runs());
@@ -98,7 +99,7 @@ static bool refused(const char *place)
     return fd < 0;
 }
 
-/* The whole answer to a request for the job's snapshot. */
+/* Returns the whole answer to a request for the job's snapshot. */
 static size_t fetched(const struct evq_snapshot *snapshot, char *out, size_t out_bytes)
 {
     struct evq_snapshot_request request = {.offset = 0};
@@ -129,7 +130,7 @@ static void client_serves_what_lies_in_memory_until_it_is_closed(void **state)
     char answer[8192];
     struct stat info;
 
-    thread_ends(); // Of the tests before.
+    thread_ends(); // A server of an earlier test may still run.
     submit_step(scene, client, 7);
     assert_flushed(client);
     struct evq_claim *claim = fixture_claim(scene->fx);
@@ -138,7 +139,8 @@ static void client_serves_what_lies_in_memory_until_it_is_closed(void **state)
     assert_true(claim->job->snapshot_given);
     evq_snapshot_boot(boot);
     assert_string_equal(snapshot->boot, boot);
-    assert_true(strncmp(snapshot->place, "127.0.0.1:", 10) == 0); // Redis is a unix socket.
+    // Redis has a unix socket, so only this machine can use it.
+    assert_true(strncmp(snapshot->place, "127.0.0.1:", 10) == 0);
     (void)snprintf(path, sizeof(path), "%s/out/step-7.safetensors", scene->directory);
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(snapshot->bytes, info.st_size);
@@ -147,7 +149,7 @@ static void client_serves_what_lies_in_memory_until_it_is_closed(void **state)
     assert_int_equal(fread(file, 1, sizeof(file), stream), info.st_size);
     (void)fclose(stream);
 
-    FIXTURE_UNTIL(thread_runs()); // It names itself.
+    FIXTURE_UNTIL(thread_runs()); // The new thread sets its name itself.
     const size_t got = fetched(snapshot, answer, sizeof(answer));
     const char *end = memchr(answer, '\n', got);
     assert_non_null(end);
@@ -155,12 +157,12 @@ static void client_serves_what_lies_in_memory_until_it_is_closed(void **state)
     assert_memory_equal(end + 1, file, (size_t)info.st_size);
 
     evalq_client_close(client);
-    FIXTURE_UNTIL(refused(snapshot->place)); // close() itself waits a second at most.
+    FIXTURE_UNTIL(refused(snapshot->place)); // close() waits for at most one second.
     thread_ends();
     evq_claim_free(claim);
 }
 
-/* Deleted by the trainer, it is served from its pin. */
+/* If the trainer deletes the snapshot, the client serves its pinned copy. */
 static void client_serves_the_pinned_copy(void **state)
 {
     struct scene *scene = *state;
@@ -183,7 +185,7 @@ static void client_serves_the_pinned_copy(void **state)
 
 static void client_starts_no_server_for_checkpoints_on_disk(void **state)
 {
-    struct scene *scene = *state; // With the root "test" alone.
+    struct scene *scene = *state; // This scene has only the root "test".
     struct evalq_client *client = scene_client(scene);
 
     thread_ends(); // Of the tests before.
@@ -210,7 +212,8 @@ static void client_advertises_the_host_it_is_told(void **state)
     struct evq_snapshot local = claim->job->snapshot;
     char place[64];
     (void)snprintf(place, sizeof(place), "127.0.0.1:%s", local.place + 16);
-    local.place = place; // A name: every address of this machine is listened on.
+    // The place is a name, so the server listens on all addresses of this machine.
+    local.place = place;
     assert_true(fetched(&local, answer, sizeof(answer)) > 0);
     evq_claim_free(claim);
     evalq_client_close(client);
@@ -246,7 +249,10 @@ static void client_takes_the_host_from_its_environment(void **state)
     evalq_client_close(client);
 }
 
-/* What waited in the spool says where it is served all the same: it is added when it is sent. */
+/*
+ * A submit from the spool also has the server's address, because the client adds it when it sends
+ * the submit.
+ */
 static void client_serves_what_was_submitted_while_redis_was_away(void **state)
 {
     struct scene *scene = *state;

@@ -1,6 +1,6 @@
 /*
- * GPUs as a worker meets them, on a machine without any: a module and a driver's library stand in
- * (tests/standin/), found and loaded the way the real ones are.
+ * Tests a worker's use of GPUs on a machine without any. A stand-in module and a stand-in driver
+ * library (tests/standin/) are found and loaded in the same way as the real ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,9 +118,9 @@ static void assert_digits(struct fixture_site *site, const char *id, int32_t att
     }
 }
 
-struct executed { // What the stand-in's log tells.
-    long rows[3]; // Of each device.
-    long most;    // Rows of the largest batch.
+struct executed { // What the log of the stand-in contains.
+    long rows[3]; // One entry for each device.
+    long most;    // The rows of the largest batch.
     int processes;
 };
 
@@ -157,7 +157,7 @@ static void job_is_shared_out_over_the_gpus_of_its_slot(void **state)
     struct fixture_worker *worker = worker_ready(site);
 
     assert_true(fixture_worker_logged(worker, "devices=GPU-a,GPU-b"));
-    const struct executed before = executed(site); // By the self-check.
+    const struct executed before = executed(site); // The self-check uses it too.
     submit_digits(site, "run/1/regular/digits");
     assert_digits(site, "run/1/regular/digits", 1);
     const struct executed after = executed(site);
@@ -193,7 +193,7 @@ static void batches_get_smaller_until_a_device_has_room(void **state)
 
     struct fixture_worker *worker = worker_ready(site);
     for (int i = 0; i < 2; i++) {
-        fixture_site_write(site, files[i], "", "600"); // Of 4096 wanted on each.
+        fixture_site_write(site, files[i], "", "600"); // Each device was asked for 4096.
         (void)snprintf(id, sizeof(id), "run/%d/regular/digits", i);
         submit_digits(site, id);
         assert_digits(site, id, 1);
@@ -203,7 +203,7 @@ static void batches_get_smaller_until_a_device_has_room(void **state)
         fixture_worker_logged(worker, "batches of 1024 rows instead of 8192: there is no memory"));
 }
 
-/* What CUDA does after a fault: the process is of no use any more, another one is. */
+/* After a CUDA fault, the process is unusable, but a new process works. */
 static void fault_of_a_device_ends_the_child_and_not_the_job(void **state)
 {
     struct fixture_site *site = *state;
@@ -256,13 +256,13 @@ static bool status_holds(struct fixture_site *site, const char *option, const ch
     return fixture_site_holds(site, "status", words);
 }
 
-/* Wrong numbers of the self-check: its jobs wait, and are not evaluated on the CPU. */
-static void device_that_lies_is_out_until_it_stops(void **state)
+/* The self-check gives wrong numbers. The jobs wait; they are not evaluated on the CPU. */
+static void device_with_wrong_numbers_is_out_until_it_is_right(void **state)
 {
     struct fixture_site *site = *state;
     char path[128];
 
-    fixture_site_write(site, "lie", "", "93"); // As many rows as the self-check's batches have.
+    fixture_site_write(site, "lie", "", "93"); // The batches of the self-check have so many rows.
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
     submit_digits(site, "run/1/regular/digits");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=child_start_failed slot=0 reason="
@@ -273,11 +273,11 @@ static void device_that_lies_is_out_until_it_stops(void **state)
     assert_digits(site, "run/1/regular/digits", 1);
     assert_true(fixture_worker_logged(worker, "backend=cuda"));
     assert_false(fixture_worker_logged(worker, "backend=cpu"));
-    FIXTURE_UNTIL(!status_holds(site, NULL, "disagree")); // With its next beat.
+    FIXTURE_UNTIL(!status_holds(site, NULL, "disagree")); // The next heartbeat reports it.
 }
 
-/* Looked at again at long intervals. */
-static void device_that_goes_on_lying_is_asked_rarely(void **state)
+/* The worker checks the device again at long intervals. */
+static void device_that_stays_wrong_is_checked_rarely(void **state)
 {
     struct fixture_site *site = *state;
 
@@ -313,7 +313,7 @@ static void tokens_write(const struct fixture_site *site)
     char path[128];
 
     for (size_t i = 0; i < 512; i++) {
-        tokens[i] = (uint16_t)(i * 7 % 37); // Fit the models of the test data.
+        tokens[i] = (uint16_t)(i * 7 % 37); // These shapes fit the models of the test data.
     }
     (void)snprintf(path, sizeof(path), "%s/tokens.bin", site->dir);
     FILE *file = fopen(path, "wb");
@@ -322,7 +322,7 @@ static void tokens_write(const struct fixture_site *site)
     assert_int_equal(fclose(file), 0);
 }
 
-/* What waits there now, a batch of a device, may pass. */
+/* Lets the batch pass that waits there now. */
 static void gate_pass(const char *gate)
 {
     const int fd = open(gate, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -341,16 +341,16 @@ static double words_loss(struct fixture_site *site, const char *id)
     return loss.value;
 }
 
-/* From now on none waits. */
+/* From now on, no batch waits. */
 static void gate_open(const char *gate)
 {
-    const int fd = open(gate, O_RDWR | O_CLOEXEC); // A writer that stays as long as the test does.
+    const int fd = open(gate, O_RDWR | O_CLOEXEC); // This writer stays open during the whole test.
 
     assert_true(fd >= 0);
     assert_int_equal(unlink(gate), 0);
 }
 
-/* Three jobs; each batch waits at a gate, so that there is time for what comes next. */
+/* There are three jobs. Each batch waits at a gate, so the next checkpoint can load meanwhile. */
 static void next_checkpoint_loads_while_this_one_computes(void **state)
 {
     static const char *const models[] = {"gpt2", "llama", "gpt2"};
@@ -363,7 +363,7 @@ static void next_checkpoint_loads_while_this_one_computes(void **state)
     struct fixture_worker *worker = worker_ready(site);
     for (int with = 0; with < 2; with++) {
         (void)snprintf(gate, sizeof(gate), "%s/gate", site->dir);
-        fixture_site_write(site, "fits", "", "80"); // Batches of 64 rows.
+        fixture_site_write(site, "fits", "", "80"); // The batches have 64 rows.
         assert_int_equal(with == 0 ? 0 : mkfifo(gate, 0600), 0);
         for (int i = 0; i < 3; i++) {
             (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);
@@ -399,7 +399,7 @@ static void status_shows_what_the_gpus_do(void **state)
     FIXTURE_UNTIL(status_holds(site, "--json", "\"memory_used_bytes\": 12884901888"));
     FIXTURE_UNTIL(status_holds(site, "--json", "\"memory_bytes\": 85899345920"));
     FIXTURE_UNTIL(status_holds(site, "--json", "\"temperature_c\": 54"));
-    assert_false(status_holds(site, "--json", "GPU-c")); // No slot's.
+    assert_false(status_holds(site, "--json", "GPU-c")); // This GPU belongs to no slot.
     FIXTURE_UNTIL(status_holds(site, NULL, "GPUs"));
     FIXTURE_UNTIL(status_holds(site, NULL, "54 C"));
     FIXTURE_UNTIL(status_holds(site, NULL, "37%"));
@@ -408,8 +408,11 @@ static void status_shows_what_the_gpus_do(void **state)
     FIXTURE_UNTIL(status_holds(site, "--plain", "\t71 C"));
 }
 
-/* A GPU for which NVML never answers. Jobs go on, its readings end, the other's do not. */
-static void driver_that_hangs_holds_nobody_up(void **state)
+/*
+ * NVML never answers for one GPU. Jobs continue. This GPU's readings end; the other GPU's readings
+ * continue.
+ */
+static void driver_that_hangs_delays_nobody(void **state)
 {
     struct fixture_site *site = *state;
     char path[128];
@@ -428,7 +431,7 @@ static void driver_that_hangs_holds_nobody_up(void **state)
     assert_int_equal(fixture_worker_wait(worker), 0);
 }
 
-/* Where the driver is asked which GPUs there are, one that is lost takes no other with it. */
+/* If the driver reports one GPU as lost, the other GPUs are used. */
 static void lost_gpu_is_left_out(void **state)
 {
     static const char config[] =
@@ -450,7 +453,8 @@ static void lost_gpu_is_left_out(void **state)
     FIXTURE_UNTIL(fixture_worker_logged(worker, "devices=GPU-a,GPU-c"));
     fixture_worker_signal(worker, SIGTERM);
     assert_int_equal(fixture_worker_wait(worker), 0);
-    fixture_site_write(site, "gpus", "", "GPU-lost 0 85899345920 0 41\n"); // The only one.
+    // This is the only finding.
+    fixture_site_write(site, "gpus", "", "GPU-lost 0 85899345920 0 41\n");
     worker = fixture_site_worker(site, "--devices", "auto", NULL);
     assert_int_not_equal(fixture_worker_wait(worker), 0);
     assert_true(fixture_worker_logged(worker, "no GPU answers: GPU 0 does not answer"));
@@ -462,12 +466,12 @@ static bool doctor_holds(struct fixture_site *site, const char *words)
 
     site->bin = EVQ_TEST_BIN "/evalq";
     (void)fixture_site_run(site, "doctor", "doctor", "--url", site->fx->redis->url, NULL);
-    site->bin = worker; // Of the server of a test it finds fault with more.
+    site->bin = worker; // doctor also has findings about the test's server.
     return fixture_site_holds(site, "doctor", words);
 }
 
-/* Who pays for a GPU hears that no slot is for it. */
-static void gpus_without_a_slot_are_told(void **state)
+/* The worker warns about a GPU that no slot uses, because it costs money. */
+static void gpus_without_a_slot_are_reported(void **state)
 {
     struct fixture_site *site = *state;
 
@@ -487,7 +491,7 @@ static void gpus_without_a_slot_are_told(void **state)
     struct fixture_worker *second =
         fixture_site_worker(site, "--devices", "auto", "--slots", "2", NULL);
     FIXTURE_UNTIL(doctor_holds(site, "2 alive"));
-    assert_false(doctor_holds(site, "GPUs that they see")); // Together they take them all.
+    assert_false(doctor_holds(site, "GPUs that they see")); // Together, the slots take all GPUs.
     fixture_worker_signal(second, SIGTERM);
     assert_int_equal(fixture_worker_wait(second), 0);
     fixture_worker_signal(worker, SIGTERM);
@@ -503,7 +507,7 @@ static void gpus_without_a_slot_are_told(void **state)
     assert_false(doctor_holds(site, "GPUs that they see"));
 }
 
-/* CUDA gives a process one instance of a GPU that is cut up: each is a device of its own. */
+/* CUDA lets a process use only one MIG instance. Each instance is its own device. */
 static void instances_of_a_gpu_are_devices(void **state)
 {
     static const char config[] =
@@ -538,7 +542,7 @@ static void instances_of_a_gpu_are_devices(void **state)
     assert_true(fixture_worker_logged(worker, "MIG-one CUDA gives a process one"));
 }
 
-static void without_a_driver_nothing_is_said_of_gpus(void **state)
+static void without_a_driver_nothing_is_logged_about_gpus(void **state)
 {
     struct fixture_site *site = *state;
     char path[128];
@@ -562,15 +566,15 @@ int main(void)
         TEST(batches_get_smaller_until_a_device_has_room),
         TEST(fault_of_a_device_ends_the_child_and_not_the_job),
         TEST(missing_device_leaves_the_slot_to_the_cpu),
-        TEST(device_that_lies_is_out_until_it_stops),
-        TEST(device_that_goes_on_lying_is_asked_rarely),
+        TEST(device_with_wrong_numbers_is_out_until_it_is_right),
+        TEST(device_that_stays_wrong_is_checked_rarely),
         TEST(next_checkpoint_loads_while_this_one_computes),
         TEST(status_shows_what_the_gpus_do),
-        TEST(driver_that_hangs_holds_nobody_up),
+        TEST(driver_that_hangs_delays_nobody),
         TEST(lost_gpu_is_left_out),
-        TEST(gpus_without_a_slot_are_told),
+        TEST(gpus_without_a_slot_are_reported),
         TEST(instances_of_a_gpu_are_devices),
-        TEST(without_a_driver_nothing_is_said_of_gpus),
+        TEST(without_a_driver_nothing_is_logged_about_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,6 @@
-/* `evalq-worker eval` and `inspect`: no Redis anywhere. */
+/*
+ * Tests `evalq-worker eval` and `inspect`, which use no Redis.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,8 +60,10 @@ static int setup(void **state)
     return 0;
 }
 
-/* The JSON object that a command left in the site's file `out`; warnings before it on standard
- * error are passed over. */
+/*
+ * Reads the JSON object that a command wrote to the site's file `out`. Warnings before it are
+ * skipped.
+ */
 static json_t *out_json(const struct fixture_site *site)
 {
     char path[256];
@@ -141,8 +145,8 @@ static void eval_runs_programs_and_tells_them_the_job(void **state)
     json_decref(json);
 }
 
-/* A program that does not say of how many samples its numbers are is not said to have had -1. */
-static void eval_counts_no_samples_that_were_not_told(void **state)
+/* If a program does not report its number of samples, no number is shown, not -1. */
+static void eval_shows_no_sample_count_that_was_not_reported(void **state)
 {
     struct fixture_site *site = *state;
 
@@ -183,7 +187,8 @@ static void eval_says_what_is_wrong_with_an_exit_code(void **state)
     assert_true(fixture_site_holds(site, "out", "none.safetensors"));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "nosuch"), EVQ_EXIT_CONFIG);
     assert_true(fixture_site_holds(site, "out", "no suite 'nosuch'"));
-    assert_true(fixture_site_holds(site, "out", ": there are ")); // All of them; "sh" is one.
+    // All evaluators are named; "sh" is one of them.
+    assert_true(fixture_site_holds(site, "out", ": there are "));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "digit"), EVQ_EXIT_CONFIG);
     assert_true(fixture_site_holds(site, "out", "did you mean 'digits'? There are "));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "slow"), EVQ_EXIT_TIMEOUT);
@@ -192,7 +197,7 @@ static void eval_says_what_is_wrong_with_an_exit_code(void **state)
     const struct fixture_text said = fixture_site_text(site, "out");
     const char *reason = strstr(said.text, "cannot be executed");
     assert_non_null(reason);
-    assert_null(strstr(reason + 1, "cannot be executed")); // Once.
+    assert_null(strstr(reason + 1, "cannot be executed")); // The message appears once.
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "split"), EVQ_EXIT_CONFIG);
     assert_true(fixture_site_holds(site, "out", "remove shards"));
     fixture_site_write(site, "ckpt/cut.safetensors", "", "too short");
@@ -223,7 +228,7 @@ static void inspect_prints_what_a_checkpoint_holds(void **state)
 
 #define LORA EVQ_TEST_DATA "/checkpoints/made/lora"
 
-/* The adapter `plain` away from its base, at ckpt/adapter. */
+/* Copies the adapter `plain` to ckpt/adapter, without its base. */
 static void put_adapter(const struct fixture_site *site)
 {
     static const char *const names[] = {"", "/adapter_config.json", "/adapter_model.safetensors"};
@@ -288,7 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(eval_gives_the_reference_numbers_of_mnist),
         TEST(eval_runs_programs_and_tells_them_the_job),
-        TEST(eval_counts_no_samples_that_were_not_told),
+        TEST(eval_shows_no_sample_count_that_was_not_reported),
         TEST(eval_takes_the_weights_that_are_named),
         TEST(eval_says_what_is_wrong_with_an_exit_code),
         TEST(inspect_prints_what_a_checkpoint_holds),

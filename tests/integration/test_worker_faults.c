@@ -1,5 +1,7 @@
-/* What breaks beside a worker, and what must come of it: nothing lost, nothing twice. Each test
- * shows that its fault happened. */
+/*
+ * Tests faults beside a worker: nothing may be lost, and nothing may happen twice. Each test shows
+ * that its fault was injected.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,12 +42,15 @@ static const char site_yaml[] =
     "  named: {evaluator: named, tasks: [{name: t, type: any}]}\n";
 
 static const char ok_sh[] = "#!/bin/sh\necho '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* Says that it runs, then waits until it may end. Its pid is its attempt's mark. */
+/* Reports that it runs, and waits until it may end. Its pid marks its attempt. */
 static const char gate_sh[] = "#!/bin/sh\n"
                               "echo $$ >> $DIR/started\n"
                               "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
                               "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* Ignores SIGTERM, and so does the grandchild it leaves in its group, which says that it lives. */
+/*
+ * It ignores SIGTERM, and so does the grandchild that it leaves in its group. The grandchild
+ * reports that it lives.
+ */
 static const char hang_sh[] =
     "#!/bin/sh\n"
     "trap '' TERM\n"
@@ -60,7 +65,7 @@ static const char stuck_sh[] =
 static const char babble_sh[] =
     "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\necho no json at all\n"
     "while :; do sleep 1; done\n";
-/* The metric of the first job has a name that cannot be; it ends when it is told to. */
+/* The metric of the first job has an invalid name. The program ends when it is told to. */
 static const char named_sh[] =
     "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\n"
     "printf '%s\\n' '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"a\\tb\": 1}}'\n"
@@ -127,7 +132,7 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     fixture_worker_signal(first, SIGKILL);
     assert_int_equal(fixture_worker_wait(first), -SIGKILL);
     FIXTURE_UNTIL(!fixture_process_lives(child));
-    FIXTURE_UNTIL(!fixture_process_lives(gate)); // The guard ended it.
+    FIXTURE_UNTIL(!fixture_process_lives(gate)); // The worker's guard process has killed the child.
     (void)fixture_site_worker(site, "--suites", "gate", NULL);
     FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
     fixture_site_touch(site, "go");
@@ -136,7 +141,10 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     assert_int_equal(fixture_site_published(site, id, "t", "one").attempt, 2);
 }
 
-/* The result is published, the last word is lost: the next attempt has nothing left to run. */
+/*
+ * The result is published, but the call that completes the job is lost. The next attempt has no
+ * task left to run.
+ */
 static void worker_runs_nothing_when_all_tasks_were_published(void **state)
 {
     struct fixture_site *site = *state;
@@ -178,7 +186,7 @@ static void assert_restarts(struct fixture_site *site, struct fixture_worker *wo
     const pid_t child = child_of(worker);
     assert_int_equal(kill(child, SIGKILL), 0);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "child_died"));
-    SITE_STATE_UNTIL(site, id, "delayed"); // A crash, told at once: not a lapsed lease.
+    SITE_STATE_UNTIL(site, id, "delayed"); // The crash was reported at once; no lease had to lapse.
     assert_string_equal(fixture_job_field(site->fx, id, "crashes").text, "1");
     fixture_due(site->fx, id);
     FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
@@ -193,8 +201,8 @@ static void worker_restarts_a_killed_child_at_once(void **state)
     assert_restarts(*state, fixture_site_worker(*state, "--suites", "gate", NULL));
 }
 
-/* A launcher that wants no zombies ignores SIGCHLD, and what it starts begins so. */
-static void worker_hears_of_deaths_though_its_parent_ignores_them(void **state)
+/* A launcher may ignore SIGCHLD to avoid zombies, and the programs that it starts inherit this. */
+static void worker_notices_deaths_although_its_parent_ignores_them(void **state)
 {
     (void)signal(SIGCHLD, SIG_IGN);
     struct fixture_worker *worker = fixture_site_worker(*state, "--suites", "gate", NULL);
@@ -203,7 +211,10 @@ static void worker_hears_of_deaths_though_its_parent_ignores_them(void **state)
     assert_restarts(*state, worker);
 }
 
-/* The worker and its child stand still beyond the lease; another does the job; then they wake. */
+/*
+ * The worker and its child are stopped until their lease lapses, and another worker does the job.
+ * Then they continue.
+ */
 static void worker_that_slept_through_its_lease_publishes_nothing(void **state)
 {
     struct fixture_site *site = *state;
@@ -215,10 +226,11 @@ static void worker_that_slept_through_its_lease_publishes_nothing(void **state)
     fixture_worker_signal(late, SIGSTOP);
     struct fixture_worker *other = fixture_site_worker(site, "--suites", "gate", NULL);
     FIXTURE_UNTIL(fixture_site_lines(site, "started") ==
-                  2); // The lease lapsed and the other has it.
+                  2); // The lease has lapsed, and the other worker has the job.
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
-    fixture_worker_signal(late, SIGCONT); // Its child has finished too: it holds a result.
+    // Its child has finished too, so the worker holds a result.
+    fixture_worker_signal(late, SIGCONT);
     FIXTURE_UNTIL(fixture_worker_logged(late, "job_stale"));
     once_published(site, id);
     assert_int_equal(fixture_site_published(site, id, "t", "one").attempt, 2);
@@ -242,7 +254,8 @@ static void worker_stops_a_cancelled_job(void **state)
     assert_int_equal(state_after, EVQ_JOB_RUNNING);
     SITE_STATE_UNTIL(site, id, "cancelled");
     FIXTURE_UNTIL(!fixture_process_lives(gate));
-    fixture_site_submit(site, "run/2/regular/good"); // The slot is free again, with the same child.
+    // The slot is free again and has the same child.
+    fixture_site_submit(site, "run/2/regular/good");
     SITE_STATE_UNTIL(site, "run/2/regular/good", "done");
     assert_false(fixture_worker_logged(worker, "child_died"));
     assert_int_equal(fixture_site_published(site, id, "t", "one").tasks, 0);
@@ -269,7 +282,7 @@ static void worker_kills_what_runs_past_its_limit(void **state)
     SITE_STATE_UNTIL(site, "run/2/regular/good", "done");
 }
 
-static void worker_replaces_a_persistent_program_that_hangs_or_babbles(void **state)
+static void worker_replaces_a_persistent_program_that_hangs_or_sends_garbage(void **state)
 {
     struct fixture_site *site = *state;
     struct evq_error err;
@@ -292,7 +305,7 @@ static void worker_replaces_a_persistent_program_that_hangs_or_babbles(void **st
     SITE_STATE_UNTIL(site, "run/3/regular/good", "done");
 }
 
-/* It would give them the same names again: the job is dead at once, and the program stays. */
+/* Another attempt would give the same names, so the job is dead at once. The program continues. */
 static void worker_ends_a_job_whose_metrics_have_no_proper_names(void **state)
 {
     struct fixture_site *site = *state;
@@ -309,12 +322,14 @@ static void worker_ends_a_job_whose_metrics_have_no_proper_names(void **state)
     assert_holds(json, "evaluator 'named': task message: a metric of task 't' is named 'a");
     assert_holds(json, "(3 bytes), expected 1 to 128 bytes without control characters");
     free(json);
-    fixture_site_submit(site, "run/2/regular/named"); // Of the same program, its second.
+    fixture_site_submit(site, "run/2/regular/named"); // This is the second job of the same program.
     SITE_STATE_UNTIL(site, "run/2/regular/named", "done");
 }
 
-/* A job that kills its evaluator ends dead; good jobs around it are done; the worker is not called
- * sick. */
+/*
+ * A job that kills its evaluator becomes dead, and the good jobs around it are done. The worker
+ * does not call itself sick.
+ */
 static void worker_outlives_a_poison_job(void **state)
 {
     struct fixture_site *site = *state;
@@ -355,7 +370,7 @@ static void worker_calls_itself_sick_when_different_jobs_crash(void **state)
     fixture_site_submit(site, "run/3/regular/crash");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "worker_sick"));
     fixture_site_submit(site, "run/4/regular/good");
-    // It goes on to beat, and says so; it takes no job.
+    // The worker sends heartbeats and reports that it is sick, but claims no job.
     char *json = NULL;
     struct evq_error err;
     bool told = false;
@@ -367,13 +382,14 @@ static void worker_calls_itself_sick_when_different_jobs_crash(void **state)
         fixture_tick(end_ms, "the worker's record says sick", __FILE__, __LINE__);
     }
     assert_true(fixture_site_state_is(site, "run/4/regular/good", "queued"));
-    (void)fixture_site_worker(site, "--suites", "good", NULL); // A healthy one does.
+    (void)fixture_site_worker(site, "--suites", "good", NULL); // A healthy worker claims it.
     SITE_STATE_UNTIL(site, "run/4/regular/good", "done");
 }
 
-/* A program that never comes up is a broken program: its jobs fail, and the worker goes on with
- * others. */
-static void worker_is_not_sick_of_a_program_that_does_not_start(void **state)
+/*
+ * A program that never starts is broken: its jobs fail, and the worker continues with other jobs.
+ */
+static void worker_is_not_sick_when_a_program_does_not_start(void **state)
 {
     struct fixture_site *site = *state;
 
@@ -390,7 +406,7 @@ static void worker_is_not_sick_of_a_program_that_does_not_start(void **state)
     assert_false(fixture_worker_logged(worker, "worker_sick"));
 }
 
-/* A worker that cannot take a job, because it is sick or Redis is gone, is idle. */
+/* A worker counts as idle if it cannot claim a job because it is sick or Redis is away. */
 static void worker_exits_when_idle_without_redis(void **state)
 {
     struct fixture_site *site = *state;
@@ -413,7 +429,8 @@ static void worker_holds_its_result_while_redis_is_away(void **state)
     fixture_redis_kill(site->fx->redis);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away"));
     fixture_site_touch(site, "go");
-    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_done")); // It goes on without Redis.
+    // The evaluation continues without Redis.
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_done"));
     fixture_redis_restart(site->fx->redis);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_back"));
     evq_conn_drop(site->fx->conn);
@@ -424,8 +441,9 @@ static void worker_holds_its_result_while_redis_is_away(void **state)
 }
 
 /*
- * Redis stands still while the worker says complete and asks for the next job: it may or may not
- * have heard. What it did hear is not done twice, and the job it gave is not lost.
+ * Redis stops while the worker completes a job and asks for the next one, so the worker does not
+ * know whether the call arrived. A call that arrived must not be repeated, and a job that was given
+ * must not be lost.
  */
 static void worker_repeats_what_redis_may_have_heard(void **state)
 {
@@ -449,8 +467,10 @@ static void worker_repeats_what_redis_may_have_heard(void **state)
     assert_int_equal(fixture_site_lines(site, "started"), 1);
 }
 
-/* FLUSHALL in mid-job: the worker finds another epoch, registers again and puts its running job
- * back. */
+/*
+ * FLUSHALL during a job: the worker notices another epoch, registers again and restores its running
+ * job.
+ */
 static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
 {
     struct fixture_site *site = *state;
@@ -467,8 +487,10 @@ static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
     assert_int_equal(fixture_site_lines(site, "started"), 1);
 }
 
-/* The function library goes while a job runs: the worker keeps its child, waits, and goes on when
- * it is back. */
+/*
+ * The function library is removed while a job runs. The worker keeps its child and waits, and
+ * continues when the library is back.
+ */
 static void worker_waits_while_the_library_is_missing(void **state)
 {
     struct fixture_site *site = *state;
@@ -503,8 +525,10 @@ static size_t log_place(const struct fixture_worker *worker, const char *words)
     return place;
 }
 
-/* A job that crashed workers before is held until nothing else runs, and nothing else begins while
- * it runs. */
+/*
+ * A job that has crashed workers waits until nothing else runs, and nothing else starts while it
+ * runs.
+ */
 static void worker_runs_an_alone_job_with_nothing_beside_it(void **state)
 {
     struct fixture_site *site = *state;
@@ -516,7 +540,7 @@ static void worker_runs_an_alone_job_with_nothing_beside_it(void **state)
 
     fixture_site_submit(site, busy);
     FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
-    // Marked while nobody may claim it.
+    // The job gets its mark while nobody can claim it.
     assert_status_err(evq_queue_pause(site->fx->queue, EVQ_PAUSE_SUITE, "gate", true, &err), EVQ_OK,
                       &err);
     fixture_site_submit(site, alone);
@@ -546,15 +570,15 @@ int main(void)
         TEST(worker_runs_nothing_when_all_tasks_were_published),
         TEST(worker_says_that_a_redis_which_stands_still_is_unreachable),
         TEST(worker_restarts_a_killed_child_at_once),
-        TEST(worker_hears_of_deaths_though_its_parent_ignores_them),
+        TEST(worker_notices_deaths_although_its_parent_ignores_them),
         TEST(worker_that_slept_through_its_lease_publishes_nothing),
         TEST(worker_stops_a_cancelled_job),
         TEST(worker_kills_what_runs_past_its_limit),
-        TEST(worker_replaces_a_persistent_program_that_hangs_or_babbles),
+        TEST(worker_replaces_a_persistent_program_that_hangs_or_sends_garbage),
         TEST(worker_ends_a_job_whose_metrics_have_no_proper_names),
         TEST(worker_outlives_a_poison_job),
         TEST(worker_calls_itself_sick_when_different_jobs_crash),
-        TEST(worker_is_not_sick_of_a_program_that_does_not_start),
+        TEST(worker_is_not_sick_when_a_program_does_not_start),
         TEST(worker_exits_when_idle_without_redis),
         cmocka_unit_test_setup_teardown(worker_holds_its_result_while_redis_is_away, setup_aof,
                                         fixture_site_teardown),

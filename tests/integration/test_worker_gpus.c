@@ -1,6 +1,6 @@
 /*
- * Several supervisors on one machine that share its GPUs: lists of UUIDs as worker.gpus gives them.
- * No GPU is needed: the evaluators are commands that note which one they were given.
+ * Several supervisors on one machine share its GPUs. worker.gpus has lists of UUIDs. The test needs
+ * no GPU, because the evaluators are commands that record the GPU that they were given.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static const char site_yaml[] =
     "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
     "suites:\n"
     "  gate: {evaluator: gate, needs: {gpus: 1}, tasks: [{name: t, type: any}]}\n";
-/* Notes its GPU, and whether the one that had it before is still alive. */
+/* Records its GPU, and whether the process that had it before is still alive. */
 static const char gate_sh[] =
     "#!/bin/sh\n"
     "gpu=$CUDA_VISIBLE_DEVICES\n"
@@ -47,7 +47,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Names that no driver knows are refused where there is one. */
+/* If there is a driver, unknown names are refused. */
 static void skip_with_driver(void)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -59,7 +59,7 @@ static void skip_with_driver(void)
     }
 }
 
-/* Of GPU-a to GPU-d, the one in the text's line `line`, from 0: 'a' to 'd'. */
+/* Returns the letter of the GPU (GPU-a to GPU-d) in line `line` of the text, counted from 0. */
 static char start_of(struct fixture_site *site, int line)
 {
     const struct fixture_text text = fixture_site_text(site, "started");
@@ -99,7 +99,7 @@ static bool worker_says(struct fixture_site *site, const char *words)
     return found;
 }
 
-/* Four workers that each run a job on a GPU of its own, and a fifth that waits. */
+/* Four workers each run a job on their own GPU; a fifth worker waits. */
 static void five_start(struct fixture_site *site, struct fixture_worker *workers[5])
 {
     bool seen[4] = {false};
@@ -164,7 +164,7 @@ static void gpu_of_a_dead_worker_comes_free(void **state)
     five_end(site);
 }
 
-static void worker_that_leaves_gives_its_gpu_at_once(void **state)
+static void worker_that_ends_releases_its_gpu_at_once(void **state)
 {
     struct fixture_site *site = *state;
     struct fixture_worker *workers[5];
@@ -179,9 +179,11 @@ static void worker_that_leaves_gives_its_gpu_at_once(void **state)
     five_end(site);
 }
 
-/* Its supervisor stands still beyond the lease, its command does not: back, it kills that and
- * waits. */
-static void worker_that_was_away_gives_its_gpu_up(void **state)
+/*
+ * The supervisor is stopped until its lease lapses, but its command runs. When the supervisor
+ * continues, it kills the command and waits.
+ */
+static void worker_that_was_stopped_releases_its_gpu(void **state)
 {
     struct fixture_site *site = *state;
     struct fixture_worker *workers[5];
@@ -233,7 +235,7 @@ static void gpus_are_taken_whole_renewed_and_freed(void **state)
 
     gpus_ask(fx, "A", 60000, 2, 2, a, 3);
     assert_int_equal(held(a, 3), 2);
-    gpus_ask(fx, "B", 60000, 2, 2, b, 3); // One is left: half of what it needs.
+    gpus_ask(fx, "B", 60000, 2, 2, b, 3); // One GPU is left, half of what the job needs.
     assert_int_equal(held(b, 3), 0);
     gpus_ask(fx, "B", 60000, 1, 1, b, 3);
     assert_int_equal(held(b, 3), 1);
@@ -241,18 +243,18 @@ static void gpus_are_taken_whole_renewed_and_freed(void **state)
     const struct evq_gpu_lease before = a[0];
     gpus_ask(fx, "A", 60000, 2, 2, a, 3);
     assert_string_equal(a[0].token, before.token);
-    a[0].token[0] = '\0'; // As when the answer was lost.
+    a[0].token[0] = '\0'; // The call is repeated, as after a lost answer.
     gpus_ask(fx, "A", 60000, 2, 2, a, 3);
     assert_string_equal(a[0].token, before.token);
     gpus_ask(fx, "A", 60000, 0, 1, a, 0);
     gpus_ask(fx, "B", 60000, 3, 1, b, 3);
     assert_int_equal(held(b, 3), 3);
-    gpus_ask(fx, "A", 60000, 2, 2, a, 3); // With the tokens of before.
+    gpus_ask(fx, "A", 60000, 2, 2, a, 3); // The call uses the old tokens.
     assert_int_equal(held(a, 3), 0);
     fixture_audit(fx);
 }
 
-static void gpu_is_looked_at_twice_before_it_is_free(void **state)
+static void gpu_is_checked_twice_before_it_is_free(void **state)
 {
     struct fixture_site *site = *state;
     struct fixture *fx = site->fx;
@@ -261,13 +263,13 @@ static void gpu_is_looked_at_twice_before_it_is_free(void **state)
     char key[] = "gpus:boot";
 
     gpus_ask(fx, "A", 60000, 1, 1, &a, 1);
-    // As A stands when its lease is over: the time to look is past, nobody has looked.
+    // The state of A after its lease: the time of the check has passed, but nobody has checked.
     char text[64];
     (void)snprintf(text, sizeof(text), "A %s 60000 1 0", a.token);
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "GPU-a", text, NULL));
     gpus_ask(fx, "B", 60000, 1, 1, &b, 1);
     assert_int_equal(held(&b, 1), 0);
-    gpus_ask(fx, "A", 60000, 1, 1, &a, 1); // It lives: the mark is gone.
+    gpus_ask(fx, "A", 60000, 1, 1, &a, 1); // The holder lives, so the mark is removed.
     assert_int_equal(held(&a, 1), 1);
     (void)snprintf(text, sizeof(text), "A %s 60000 1 1", a.token);
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "GPU-a", text, NULL));
@@ -275,7 +277,7 @@ static void gpu_is_looked_at_twice_before_it_is_free(void **state)
     assert_int_equal(held(&b, 1), 1);
     gpus_ask(fx, "A", 60000, 1, 1, &a, 1);
     assert_int_equal(held(&a, 1), 0);
-    // A clock that was set back by years keeps it for one more lease, not for years.
+    // A clock that was set back by years delays the release by one lease, not by years.
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "GPU-a",
                                 "B 9 1 9000000000000 1", NULL));
     FIXTURE_UNTIL((gpus_ask(fx, "A", 60000, 1, 1, &a, 1), held(&a, 1) == 1));
@@ -291,13 +293,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gpus_are_taken_whole_renewed_and_freed, setup,
                                         fixture_site_teardown),
-        cmocka_unit_test_setup_teardown(gpu_is_looked_at_twice_before_it_is_free, setup,
+        cmocka_unit_test_setup_teardown(gpu_is_checked_twice_before_it_is_free, setup,
                                         fixture_site_teardown),
         cmocka_unit_test_setup_teardown(gpu_of_a_dead_worker_comes_free, setup,
                                         fixture_site_teardown),
-        cmocka_unit_test_setup_teardown(worker_that_leaves_gives_its_gpu_at_once, setup,
+        cmocka_unit_test_setup_teardown(worker_that_ends_releases_its_gpu_at_once, setup,
                                         fixture_site_teardown),
-        cmocka_unit_test_setup_teardown(worker_that_was_away_gives_its_gpu_up, setup,
+        cmocka_unit_test_setup_teardown(worker_that_was_stopped_releases_its_gpu, setup,
                                         fixture_site_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,7 @@
-/* A worker that is told to end drains. Who tells it often signals every process of it at once, as
- * Slurm does: what its evaluators die of then is no crash of theirs. */
+/*
+ * A worker drains when it is told to end. Slurm and others signal all processes of the group at
+ * once. An evaluator that dies of this signal has not crashed.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,12 +32,15 @@ static const char short_drain_yaml[] =
     "evaluators: {gate: {kind: command, command: [$DIR/gate.sh]}}\n"
     "suites: {gate: {evaluator: gate, tasks: [{name: t, type: any}]}}\n";
 
-/* All say that they run, by their pid. This one runs until it may end, */
+/* Each program reports its pid. This one runs until it may end; */
 static const char gate_sh[] = "#!/bin/sh\n"
                               "echo $$ > $DIR/started\n"
                               "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
                               "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* these for ever, the second deaf to SIGTERM; what tells its pid there is the last of its group. */
+/*
+ * these run forever, and the second one ignores SIGTERM. The last process of the group reports its
+ * pid there.
+ */
 static const char kept_sh[] = "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\n"
                               "echo $$ > $DIR/started\nwhile :; do sleep 0.02; done\n";
 static const char hang_sh[] =
@@ -73,7 +78,8 @@ static void told_together(struct fixture_site *site, const char *suite, const ch
     assert_int_equal(kill(program, SIGTERM), 0);
     assert_int_equal(fixture_worker_wait(worker), 0);
     assert_true(fixture_site_state_is(site, id, "queued"));
-    assert_string_equal(fixture_job_field(site->fx, id, "attempts").text, "0"); // Not charged.
+    // The attempt was not charged.
+    assert_string_equal(fixture_job_field(site->fx, id, "attempts").text, "0");
 }
 
 static void worker_releases_a_command_that_dies_of_the_same_signal(void **state)
@@ -86,7 +92,10 @@ static void worker_releases_a_persistent_program_that_dies_of_the_same_signal(vo
     told_together(*state, "kept", "run/1/regular/kept");
 }
 
-/* A worker that leaves by itself after one job must charge a crash, or that job would never end. */
+/*
+ * A worker that ends by itself after one job must charge a crash; otherwise such a job would never
+ * end.
+ */
 static void worker_charges_a_crash_when_nobody_told_it_to_go(void **state)
 {
     struct fixture_site *site = *state;

@@ -1,5 +1,7 @@
-/* Programs that misbehave: what they say must never become another checkpoint's number, and what
- * they leave must not pile up. Each test shows that its fault happened. */
+/*
+ * Tests programs that misbehave. Their output must never become the metric of another checkpoint,
+ * and their leftovers must not pile up. Each test shows that its fault was injected.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,13 +41,13 @@ static const char site_yaml[] =
     "  gate: {evaluator: gate, tasks: [{name: t, type: any}]}\n"
     "  daemon: {evaluator: daemon, tasks: [{name: t, type: any}]}\n";
 
-/* Gives one of two tasks, twice, and says that all is done. */
+/* Reports one of two tasks twice, and then the end. */
 static const char twice_sh[] =
     "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\n"
     "echo '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": 1}}'\n"
     "echo '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": 1}}'\n"
     "echo '{\"type\": \"done\"}'\nread job\n";
-/* Says everything of a job twice: the second time it would be taken for the next job's. */
+/* Sends all lines of a job twice. The second copy could be taken for the next job's. */
 static const char late_sh[] =
     "#!/bin/sh\necho '{\"type\": \"ready\"}'\n"
     "while read job; do\n"
@@ -54,7 +56,10 @@ static const char late_sh[] =
     "  printf '%s\\n{\"type\": \"done\"}\\n%s\\n{\"type\": \"done\"}\\n' \"$line\" \"$line\"\n"
     "  echo $step >> $DIR/spoke\n"
     "done\n";
-/* The same, but says which job each line is of, and waits with the rest until it has the next. */
+/*
+ * The same, but each line names its job, and the program sends the rest only after it has the next
+ * job.
+ */
 static const char echo_sh[] =
     "#!/bin/sh\necho '{\"type\": \"ready\"}'\necho started >> $DIR/echo\n"
     "while read job; do\n"
@@ -71,13 +76,13 @@ static const char gate_sh[] = "#!/bin/sh\n"
                               "echo $$ >> $DIR/started\n"
                               "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
                               "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* Leaves a process in a session of its own, whose parent is gone. */
+/* Leaves a process in a new session; its parent has ended. */
 static const char daemon_sh[] =
     "#!/bin/sh\n"
     "(setsid sh -c 'echo $$ > $DIR/daemon; while :; do sleep 1; done' > /dev/null 2>&1 &)\n"
     "while [ ! -s $DIR/daemon ]; do sleep 0.02; done\n"
     "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* Prepares one half, and the other when it is told. */
+/* Prepares one half, and the other half when it is told. */
 static const char half_sh[] = "#!/bin/sh\n"
                               "touch \"$EVALQ_OUTPUT/one\" $DIR/began\n"
                               "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
@@ -98,7 +103,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* How many; ret_last: the name of one of them. */
+/* Returns the number of entries. ret_last gets the name of one of them. */
 static int entries(const struct fixture_site *site, const char *name, char ret_last[256])
 {
     struct dirent *entry;
@@ -173,7 +178,7 @@ static void persistent_drops_what_is_said_of_an_earlier_job(void **state)
         assert_int_equal(found.tasks, 1);
         assert_near(found.value, (double)step, 0.0);
     }
-    // It stayed warm: one program, which was told that its words came late.
+    // One program stayed warm. Its log says that its lines came too late.
     assert_string_equal(fixture_site_text(site, "echo").text, "started\n");
     assert_status(evq_queue_info(site->fx->queue, &info, NULL), EVQ_OK);
     (void)snprintf(log, sizeof(log), "scratch/logs/run_5_regular_echo.a1.%.8s.log", info.epoch);
@@ -196,7 +201,8 @@ static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **st
     assert_int_equal(kill(child, SIGKILL), 0);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, "run/1/regular/gate", "done");
-    assert_int_equal(entries(site, "scratch/jobs", alive), 1); // Kept for its next job.
+    // The directory is kept for the next job.
+    assert_int_equal(entries(site, "scratch/jobs", alive), 1);
     assert_string_not_equal(alive, dead);
     (void)snprintf(path, sizeof(path), "scratch/jobs/%s", alive);
     assert_int_equal(entries(site, path, dead), 0);
@@ -215,7 +221,7 @@ static bool matches(const struct fixture_site *site, const char *pattern)
     return any;
 }
 
-/* What a killed worker had half prepared may be most of a model, and nobody else may want it. */
+/* A killed worker may leave half of a prepared model, and perhaps nobody prepares it again. */
 static void prepared_half_of_a_killed_worker_goes_with_the_next_preparation(void **state)
 {
     struct fixture_site *site = *state;
@@ -225,7 +231,7 @@ static void prepared_half_of_a_killed_worker_goes_with_the_next_preparation(void
 
     fixture_site_submit(site, "run/1/regular/halved");
     FIXTURE_UNTIL(fixture_site_has(site, "began"));
-    // Another that is at the same: what it makes stays.
+    // Another worker prepares the same checkpoint. Its files stay.
     (void)snprintf(path, sizeof(path), "%s/scratch/prepared/held.lock", site->dir);
     const int held = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_int_equal(flock(held, LOCK_EX), 0);
@@ -235,7 +241,7 @@ static void prepared_half_of_a_killed_worker_goes_with_the_next_preparation(void
     (void)fixture_worker_wait(worker);
     assert_true(matches(site, "scratch/prepared/*-half.partial/one"));
     (void)snprintf(path, sizeof(path), "%s/ckpt/1.safetensors", site->dir);
-    assert_int_equal(unlink(path), 0); // Its job is not prepared again.
+    assert_int_equal(unlink(path), 0); // The job is not prepared again.
     fixture_site_touch(site, "go");
     fixture_site_submit(site, "run/2/regular/halved");
     (void)fixture_site_worker(site, "--suites", "halved", "--slots", "1", NULL);

@@ -1,6 +1,7 @@
 /*
- * Two supervisors on two machines that share one Redis: network namespaces with one cable each to
- * the one where Redis is. Needs root; skipped with the reason where that, or ip(8), is missing.
+ * Two workers on two machines share one Redis. The machines are network namespaces, each with one
+ * cable to the machine of Redis. The test needs root and ip(8); it is skipped with a reason
+ * otherwise.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +32,7 @@ static const char gate_sh[] = "#!/bin/sh\n"
                               "echo $$ >> $DIR/started\n"
                               "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
                               "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* A machine: waits for its cable, then is evalq-worker. */
+/* A machine waits for its cable, and then becomes evalq-worker. */
 static const char machine_sh[] =
     "#!/bin/sh\n"
     "exec unshare --net sh -c 'echo $$ > $DIR/pid%d.new; mv $DIR/pid%d.new $DIR/pid%d\n"
@@ -56,7 +57,10 @@ static bool shell(const char *script)
            WEXITSTATUS(status) == 0;
 }
 
-/* The test's own network first, so that this machine's is left alone and all goes with the test. */
+/*
+ * Creates a network for the test first. So this machine's network does not change, and everything
+ * disappears with the test.
+ */
 static int group_setup(void **state)
 {
     (void)state;
@@ -89,7 +93,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Starts machine number 1 or 2 and its worker, and plugs its cable in. */
+/* Starts machine 1 or 2 with its worker, and connects its cable. */
 static struct fixture_worker *machine_start(struct fixture_site *site, int number, char bin[128])
 {
     char script[1024];
@@ -112,10 +116,10 @@ static struct fixture_worker *machine_start(struct fixture_site *site, int numbe
                    "ip link add evq%d type veth peer name evq%dn netns %d && "
                    "ip addr add 10.213.%d.1/24 dev evq%d && ip link set evq%d up",
                    number, number, number, (int)worker->pid, number, number, number);
-    // The kernel takes its time to sweep a dead machine's end of the cable, and ours with it.
+    // The kernel takes a while to remove a dead machine's end of the cable, and with it ours.
     assert_true(shell(script));
     (void)snprintf(script, sizeof(script), "ip link show evq%d | grep -q 'state UP'", number);
-    FIXTURE_UNTIL(shell(script)); // A cable carries nothing for a moment.
+    FIXTURE_UNTIL(shell(script)); // A new cable carries nothing for a moment.
     (void)snprintf(name, sizeof(name), "cable%d", number);
     fixture_site_touch(site, name);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=start"));
@@ -139,7 +143,7 @@ static void machines_share_the_jobs_of_one_redis(void **state)
     struct fixture_worker *workers[2] = {machine_start(site, 1, bin[0]),
                                          machine_start(site, 2, bin[1])};
 
-    // Each has one that waits for the other's.
+    // Each machine has a job that waits for the other machine's job.
     fixture_site_submit(site, "run/101/regular/gate");
     fixture_site_submit(site, "run/102/regular/gate");
     FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
@@ -160,8 +164,10 @@ static void machines_share_the_jobs_of_one_redis(void **state)
     fixture_audit(site->fx);
 }
 
-/* The cable is cut in the middle of a job: the other machine takes it, and when the first is back
- * its result is refused. */
+/*
+ * The cable is cut during a job. The other machine gets the job. When the first machine is back,
+ * its result is rejected.
+ */
 static void machine_cut_off_loses_its_job_to_the_other(void **state)
 {
     struct fixture_site *site = site_or_skip(state);

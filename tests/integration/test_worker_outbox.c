@@ -1,6 +1,6 @@
 /*
- * What a worker has to say to a Redis that lacks functions or permissions for a while is said when
- * they are back, of whatever kind it is: a job that ended in that moment is not dead of it.
+ * If Redis lacks functions or permissions for a while, the worker keeps its calls of all kinds, and
+ * repeats them later. A job that ends meanwhile does not become dead.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +34,7 @@ static struct evq_claim *claim_split(struct fixture *fx)
     return fixture_claim(fx);
 }
 
-/* All shards of a job that was split are done. */
+/* All shards of the job are done. */
 static struct evq_claim *claim_merge(struct fixture *fx, struct evq_claim *shard)
 {
     for (int i = 0; i < SHARDS; i++) {
@@ -47,7 +47,7 @@ static struct evq_claim *claim_merge(struct fixture *fx, struct evq_claim *shard
     return shard;
 }
 
-/* A job whose worker has this to say. */
+/* The job whose worker makes this call. */
 static struct evq_lease *lease_with(struct fixture *fx, const char *id, enum evq_outbox_kind kind)
 {
     (void)fixture_submit(fx, id);
@@ -89,7 +89,7 @@ static void what_is_refused_waits(struct fixture *fx, bool library)
 {
     static const struct {
         enum evq_outbox_kind kind;
-        const char *state; // Of the job in the end.
+        const char *state; // The state of the job at the end.
     } words[] = {{EVQ_OUTBOX_PUBLISH, "done"},  {EVQ_OUTBOX_COMPLETE, "done"},
                  {EVQ_OUTBOX_FAIL, "delayed"},  {EVQ_OUTBOX_RELEASE, "queued"},
                  {EVQ_OUTBOX_SPLIT, "running"}, {EVQ_OUTBOX_COMPLETE_SHARD, "running"},
@@ -108,7 +108,7 @@ static void what_is_refused_waits(struct fixture *fx, bool library)
         assert_ptr_equal(supervisor.leases, lease);
         assert_int_equal(lease->first->kind, words[i].kind);
         allow_all(fx);
-        if (words[i].kind != EVQ_OUTBOX_MERGE) { // Its parts here are none.
+        if (words[i].kind != EVQ_OUTBOX_MERGE) { // The job has no parts here.
             assert_true(evq_result_outbox_flush(&supervisor));
             assert_null(supervisor.leases);
         } else {
@@ -116,7 +116,7 @@ static void what_is_refused_waits(struct fixture *fx, bool library)
         }
         fixture_assert_state(fx, id, words[i].state);
         evq_reply_free(fixture_call(fx->raw, "FCALL", "evalq_v1_cancel", "1", fixture_key(fx, ""),
-                                    id, "", NULL)); // The next claim is to be the next job's.
+                                    id, "", NULL)); // The next claim must get the next job.
     }
     assert_int_equal(fixture_results_published(fx), 1);
     assert_int_equal(fixture_ends(fx, "dead"), 0);
@@ -133,7 +133,7 @@ static void outbox_waits_while_the_permission_is_missing(void **state)
     what_is_refused_waits(*state, false);
 }
 
-/* Several are completed in one call, which each fails by itself. */
+/* One call completes several jobs; each of them fails by itself. */
 static void outbox_waits_while_a_function_may_not_do_its_work(void **state)
 {
     struct fixture *fx = *state;
@@ -153,7 +153,9 @@ static void outbox_waits_while_a_function_may_not_do_its_work(void **state)
     fixture_audit(fx);
 }
 
-/* The job's hash keeps 64 bytes of a reason: the cause is among them, the path behind it is cut. */
+/*
+ * The job's hash keeps 64 bytes of a reason. The cause is among them, and the path after it is cut.
+ */
 static void outbox_keeps_the_cause_of_a_long_reason(void **state)
 {
     struct fixture *fx = *state;

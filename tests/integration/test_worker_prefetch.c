@@ -1,4 +1,5 @@
-/* While a worker computes, the checkpoint of the job that comes next is read into the page cache.
+/*
+ * While a worker evaluates, it reads the checkpoint of the next job into the page cache.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +24,7 @@
 #define FIRST        "run/1/regular/gate"
 #define SECOND       "run/2/regular/gate"
 
-/* The weights lie beside the programs: a temporary directory may be memory, which has no disk. */
+/* The weights are in the build directory, because a temporary directory may be in memory. */
 struct scene {
     struct fixture_site *site;
     char cold[256];
@@ -66,7 +67,7 @@ static void path_make(const struct scene *scene, const char *name, char out[512]
     (void)snprintf(out, 512, "%s/%s", scene->cold, name);
 }
 
-/* How much of a file lies in the page cache: 0 to 1. */
+/* Returns which part of a file is in the page cache, from 0 to 1. */
 static double resident(const struct scene *scene, const char *name)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -94,7 +95,7 @@ static double resident(const struct scene *scene, const char *name)
     return (double)there / (double)pages;
 }
 
-/* Skips the test where a file system has its files in memory. */
+/* Skips the test if the file system keeps its files in memory. */
 static void evict(struct scene *scene, const char *name)
 {
     char path[512];
@@ -139,7 +140,7 @@ static void cold_submit(const struct scene *scene, const char *id, const char *p
     evq_job_free(job);
 }
 
-/* The first job runs, and waits at its gate. */
+/* Starts the first job, which waits at its gate. */
 static struct fixture_worker *first_begin(struct scene *scene)
 {
     fixture_site_submit(scene->site, FIRST);
@@ -159,7 +160,7 @@ static void both_end(struct scene *scene, struct fixture_worker *worker, const c
     assert_int_equal(fixture_worker_wait(worker), 0);
 }
 
-/* Of a folder as trainings leave it: the weights, and not what lies beside them. */
+/* In a training's folder, only the weights are read ahead, not the other files. */
 static void worker_reads_ahead_the_weights_of_the_next_job(void **state)
 {
     struct scene scene;
@@ -174,7 +175,8 @@ static void worker_reads_ahead_the_weights_of_the_next_job(void **state)
     evict(&scene, "step-2/model.safetensors");
     evict(&scene, "step-2/optimizer.bin");
     struct fixture_worker *worker = first_begin(&scene);
-    cold_submit(&scene, SECOND, "step-2"); // Looked for again while the first one runs.
+    // The worker looks for it again while the first job runs.
+    cold_submit(&scene, SECOND, "step-2");
     FIXTURE_UNTIL(resident(&scene, "step-2/model.safetensors") >= 1.0);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "outcome=done"));
     assert_true(resident(&scene, "step-2/optimizer.bin") <= 0.0);
@@ -193,13 +195,13 @@ static void worker_reads_nothing_ahead_that_is_larger_than_allowed(void **state)
     struct fixture_worker *worker = first_begin(&scene);
     cold_submit(&scene, SECOND, "2.safetensors");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "outcome=left"));
-    assert_true(resident(&scene, "2.safetensors") < 0.5); // Its header was read.
+    assert_true(resident(&scene, "2.safetensors") < 0.5); // Only the header was read.
     both_end(&scene, worker, "done");
     scene_close(&scene);
 }
 
-/* Nobody writes to the FIFO: whoever opened it for reading would wait for ever. */
-static void worker_is_not_held_up_by_what_cannot_be_read_ahead(void **state)
+/* Nobody writes to the FIFO, so a reader that opened it would wait forever. */
+static void worker_is_not_delayed_by_files_that_cannot_be_read_ahead(void **state)
 {
     struct scene scene;
     char path[512];
@@ -224,7 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(worker_reads_ahead_the_weights_of_the_next_job),
         cmocka_unit_test(worker_reads_nothing_ahead_that_is_larger_than_allowed),
-        cmocka_unit_test(worker_is_not_held_up_by_what_cannot_be_read_ahead),
+        cmocka_unit_test(worker_is_not_delayed_by_files_that_cannot_be_read_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * A supervisor reads the queue's classes again for as long as it does not know them all: what it
- * does not know it never claims. It beats for all that it holds.
+ * A supervisor reads the queue's classes again until it knows all of them, because it never claims
+ * jobs of an unknown class. It sends heartbeats for all jobs that it holds.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "worker/supervisor/supervisor.h"
 
 #define DAY_MS INT64_C(86400000)
-#define JOBS   600 // A worker may have 1,024 slots: more than one heartbeat has room for.
+#define JOBS   600 // A worker may have 1,024 slots, which is more than one heartbeat call can hold.
 
 struct scene {
     struct fixture *fx;
@@ -30,9 +30,9 @@ struct scene {
     struct evq_supervisor supervisor;
 };
 
-static bool starving; // The next look at what a slot fits finds no memory.
+static bool starving; // The next check of which classes fit a slot fails with EVQ_E_NOMEM.
 
-/* The linker's names: tests/links/memory.cmake. */
+/* tests/links/memory.cmake defines these names for the linker. */
 enum evq_status __real_evq_suite_registry_fit(const struct evq_suite_registry *offer,
                                               struct evq_slot *slot);
 enum evq_status __wrap_evq_suite_registry_fit(const struct evq_suite_registry *offer,
@@ -51,7 +51,7 @@ enum evq_status __wrap_evq_suite_registry_fit(const struct evq_suite_registry *o
     return status;
 }
 
-/* An idle worker of one slot that offers the suite "own". */
+/* Creates an idle worker with one slot that offers the suite "own". */
 static int setup(void **state)
 {
     struct scene *scene = calloc(1, sizeof *scene);
@@ -102,23 +102,23 @@ static int teardown(void **state)
     return 0;
 }
 
-/* One round, at once. */
+/* Runs one round at once. */
 static void round_run(struct scene *scene)
 {
     scene->supervisor.redis.backoff.until_ms = 0;
     scene->supervisor.classes_retry_ms = 0;
     evq_redis_round_run(&scene->supervisor);
-    evq_redis_session_wait_drop(&scene->supervisor.redis); // The connection is the fixture's, too.
+    evq_redis_session_wait_drop(&scene->supervisor.redis); // The fixture uses this connection too.
 }
 
-/* Which classes the supervisor knows, and that it is content with them. */
+/* Asserts which classes the supervisor knows, and that it need not read them again. */
 static void assert_knows(const struct scene *scene, uint32_t classes)
 {
     assert_int_equal(scene->supervisor.registry.class_count, classes);
     assert_false(scene->supervisor.classes_stale);
 }
 
-static void slot_whose_fit_found_no_memory_is_looked_at_again(void **state)
+static void slot_whose_check_found_no_memory_is_checked_again(void **state)
 {
     struct scene *scene = *state;
 
@@ -127,10 +127,11 @@ static void slot_whose_fit_found_no_memory_is_looked_at_again(void **state)
     assert_false(starving);
     assert_int_equal(scene->slot.fits, 0);
     assert_true(scene->supervisor.classes_stale);
-    assert_true(evq_redis_round_due_ms(&scene->supervisor) > 0); // Not as fast as Redis answers.
+    // The worker does not ask as fast as Redis answers.
+    assert_true(evq_redis_round_due_ms(&scene->supervisor) > 0);
     round_run(scene);
     assert_int_not_equal(scene->slot.fits, 0);
-    assert_knows(scene, 2); // The fixture's own is one of them.
+    assert_knows(scene, 2); // One of them is the fixture's connection.
 }
 
 static void class_that_came_is_read_after_the_next_heartbeat(void **state)
@@ -140,7 +141,7 @@ static void class_that_came_is_read_after_the_next_heartbeat(void **state)
     round_run(scene);
     assert_knows(scene, 2);
     (void)fixture_suite(scene->fx, "later");
-    scene->supervisor.claim_due = false; // A claim would tell of it too.
+    scene->supervisor.claim_due = false; // A claim would report the class too.
     round_run(scene);
     assert_knows(scene, 2);
     scene->supervisor.beat_due_ms = 0;
@@ -167,7 +168,7 @@ static void classes_are_read_again_after_a_claim_was_refused(void **state)
     assert_knows(scene, 3);
 }
 
-/* Else it would claim and wait as fast as Redis answers. */
+/* Otherwise it would claim and wait as fast as Redis answers. */
 static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **state)
 {
     struct scene *scene = *state;
@@ -187,11 +188,11 @@ static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **stat
     FIXTURE_UNTIL((evq_redis_round_wake(supervisor, true), supervisor->redis.waiting == NULL));
     assert_true(supervisor->claim_due);
     assert_true(evq_redis_round_due_ms(supervisor) > 0);
-    (void)fixture_submit(fx, "r/1/regular/own"); // Makes its class's marker anew.
+    (void)fixture_submit(fx, "r/1/regular/own"); // This creates the marker of the class again.
     assert_int_equal(fixture_bad_entries(fx), 1);
 }
 
-/* JOBS jobs that run, submitted and claimed. */
+/* Submits and claims JOBS jobs. */
 static void leases_take(struct scene *scene)
 {
     struct evq_supervisor *supervisor = &scene->supervisor;
@@ -235,7 +236,10 @@ static void every_lease_is_beaten_for_however_many_there_are(void **state)
     leases_drop(&scene->supervisor);
 }
 
-/* Of a keyspace that was emptied no lease is given up, in whichever call its heartbeat went. */
+/*
+ * After the data are lost, the worker keeps all leases, no matter which call carried their
+ * heartbeat.
+ */
 static void leases_of_a_lost_keyspace_are_adopted_however_many_there_are(void **state)
 {
     struct scene *scene = *state;
@@ -244,7 +248,7 @@ static void leases_of_a_lost_keyspace_are_adopted_however_many_there_are(void **
 
     round_run(scene);
     leases_take(scene);
-    round_run(scene); // Connected, so that only the answers tell.
+    round_run(scene); // The worker stays connected, so only the answers show the loss.
     fixture_reset(scene->fx);
     supervisor->beat_due_ms = 0;
     round_run(scene);
@@ -256,7 +260,7 @@ static void leases_of_a_lost_keyspace_are_adopted_however_many_there_are(void **
     leases_drop(supervisor);
 }
 
-/* A claim for two slots, whose answer was lost; by now one of them is at work, or out of use. */
+/* The answer to a claim for two slots was lost. By now, one of the slots is busy or out of use. */
 static void claim_repeated_for_fewer_slots_takes_what_it_was_given(void **state)
 {
     struct scene *scene = *state;
@@ -280,7 +284,8 @@ static void claim_repeated_for_fewer_slots_takes_what_it_was_given(void **state)
     supervisor->claim_due = true;
     round_run(scene);
     assert_string_equal(supervisor->request, "");
-    for (int i = 0; i < 2; i++) { // Of a suite that is not offered here, which it says of each.
+    // The suite is not offered here, and the worker logs this for each job.
+    for (int i = 0; i < 2; i++) {
         fixture_assert_state(fx, claims[i]->id, "delayed");
         evq_claim_free(claims[i]);
     }
@@ -292,7 +297,7 @@ static void claim_repeated_for_fewer_slots_takes_what_it_was_given(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        DISPATCH_TEST(slot_whose_fit_found_no_memory_is_looked_at_again),
+        DISPATCH_TEST(slot_whose_check_found_no_memory_is_checked_again),
         DISPATCH_TEST(class_that_came_is_read_after_the_next_heartbeat),
         DISPATCH_TEST(classes_are_read_again_after_a_claim_was_refused),
         DISPATCH_TEST(worker_that_may_not_wait_for_markers_claims_now_and_then),

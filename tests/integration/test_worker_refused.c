@@ -1,6 +1,6 @@
 /*
- * A worker whose Redis answers what reads and refuses what writes: it says so once, tries ever less
- * often, and goes on when it may.
+ * Redis answers reads and rejects writes. The worker logs this once, tries less and less often, and
+ * continues when Redis accepts writes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 #define BIN EVQ_TEST_BIN "/evalq-worker"
 
-enum { REFUSALS = 5 }; // With a back-off of 100 ms that doubles: three seconds.
+enum { REFUSALS = 5 }; // The back-off starts at 100 ms and doubles, so this takes three seconds.
 
 static const char site_yaml[] =
     "roots: {ckpt: $DIR/ckpt}\n"
@@ -48,7 +48,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* How many calls Redis has refused with an error that begins so. */
+/* Returns how many calls Redis has rejected with an error that begins so. */
 static int refusals(struct fixture *fx, const char *word)
 {
     char name[64];
@@ -61,7 +61,9 @@ static int refusals(struct fixture *fx, const char *word)
     return count;
 }
 
-/* The worker is refused some times more, and has said it once. */
+/*
+ * Waits until the worker was rejected a few more times, and asserts that it has logged this once.
+ */
 static void said_once(const struct fixture_site *site, const struct fixture_worker *worker,
                       const char *word)
 {
@@ -96,7 +98,7 @@ static void worker_says_once_that_changes_are_refused(void **state)
     goes_on(site, worker);
 }
 
-/* Not a claim goes through, and heartbeats do: it names the key once. */
+/* All claims fail and heartbeats succeed. The worker names the key once. */
 static void worker_says_once_that_a_key_is_in_the_way(void **state)
 {
     struct fixture_site *site = *state;
@@ -130,7 +132,7 @@ static void worker_says_once_that_the_library_is_missing(void **state)
     goes_on(site, worker);
 }
 
-/* What stands in the way now is not what did when it began. */
+/* The cause of the outage is not the one at its start. */
 static void worker_says_each_reason_of_an_outage(void **state)
 {
     struct fixture_site *site = *state;

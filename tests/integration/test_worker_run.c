@@ -53,7 +53,7 @@ static const char site_yaml[] =
     DIGITS("digits-joined", "1, prepare: join") DIGITS("digits1", "1") DIGITS("digits2", "2")
         DIGITS("digits3", "3") DIGITS("digits7", "7");
 
-/* Scripts whose numbers show which checkpoint they saw. */
+/* Scripts whose metrics show which checkpoint they evaluated. */
 static const char ok_sh[] =
     "#!/bin/sh\n"
     "set -e\n"
@@ -71,7 +71,7 @@ static const char join_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/joined\n"
 static const char convert_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/converted\n"
                                  "cp \"$EVALQ_CHECKPOINT\" \"$EVALQ_OUTPUT/merged.safetensors\"\n";
 
-/* Ends when it gets a line from the pipe `go`. */
+/* It ends when it reads a line from the pipe `go`. */
 static const char together_sh[] =
     "#!/bin/sh\nset -e\necho begun >> $DIR/begun\nread -r line < $DIR/go || true\n"
     "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\n";
@@ -112,7 +112,7 @@ static void worker_runs_a_command_and_publishes_its_result(void **state)
     struct fixture_site *site = *state;
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "shell", NULL);
 
-    // Some before it blocks for them, some after.
+    // Some jobs arrive before the worker blocks, some after.
     fixture_site_submit(site, "run/1/regular/shell");
     SITE_STATE_UNTIL(site, "run/1/regular/shell", "done");
     fixture_site_submit(site, "run/2/regular/shell");
@@ -223,7 +223,7 @@ static void worker_fails_a_command_that_leaves_no_results(void **state)
 
     fixture_site_submit(site, id);
     (void)fixture_site_worker(site, "--suites", "empty", NULL);
-    SITE_STATE_UNTIL(site, id, "delayed"); // To be tried again.
+    SITE_STATE_UNTIL(site, id, "delayed"); // The job will be tried again.
     char *json = show(site, id);
     assert_holds(json, "left no results");
     assert_holds(json, "the last words of empty");
@@ -253,7 +253,7 @@ static void worker_skips_what_vanished_or_changed(void **state)
     fixture_site_submit(site, "run/1/regular/gone");
     fixture_site_submit(site, "run/2/regular/swap");
     fixture_site_submit(site, "run/3/regular/shell");
-    fixture_site_checkpoint(site, "3.safetensors", 33); // Not what was submitted any more.
+    fixture_site_checkpoint(site, "3.safetensors", 33); // The file is no longer the submitted one.
     (void)fixture_site_worker(site, NULL);
     SITE_STATE_UNTIL(site, "run/1/regular/gone", "skipped");
     SITE_STATE_UNTIL(site, "run/2/regular/swap", "skipped");
@@ -267,7 +267,7 @@ static void worker_prepares_a_checkpoint_once(void **state)
     struct fixture_site *site = *state;
 
     fixture_site_submit(site, "run/5/regular/ready");
-    fixture_site_submit(site, "run-b/5/regular/ready"); // The same content.
+    fixture_site_submit(site, "run-b/5/regular/ready"); // Both checkpoints have the same content.
     (void)fixture_site_worker(site, "--suites", "ready", "--slots", "2", NULL);
     SITE_STATE_UNTIL(site, "run/5/regular/ready", "done");
     SITE_STATE_UNTIL(site, "run-b/5/regular/ready", "done");
@@ -275,8 +275,10 @@ static void worker_prepares_a_checkpoint_once(void **state)
     assert_true(fixture_site_published(site, "run/5/regular/ready", "t", "bytes").value > 256);
 }
 
-/* A layout that evalq does not read is prepared once for what lies in it, for programs and evalq's
- * own tasks; other content in the same place is prepared anew. */
+/*
+ * A layout that evalq cannot read is prepared once for its content, both for programs and for
+ * evalq's own tasks. Other content at the same path is prepared again.
+ */
 static void worker_prepares_a_layout_that_it_does_not_read(void **state)
 {
     static const char *const ids[] = {"run/5/regular/joined", "run/6/regular/joined",
@@ -329,8 +331,10 @@ static void worker_says_which_line_is_missing_for_an_unknown_root(void **state)
     free(json);
 }
 
-/* The record of a queued job is overwritten by hand: that job dies with a reason, the next one is
- * evaluated. */
+/*
+ * The record of a queued job is overwritten with garbage. That job becomes dead with a reason, and
+ * the next job is evaluated.
+ */
 static void worker_ends_a_job_whose_record_is_garbage(void **state)
 {
     struct fixture_site *site = *state;
@@ -363,7 +367,7 @@ static void worker_exits_after_its_jobs_and_when_idle(void **state)
     SITE_STATE_UNTIL(site, "run/2/regular/shell", "done");
 }
 
-/* A suite that no job could be evaluated by is refused at once, not job by job. */
+/* The worker refuses a suite that can evaluate no job when it starts, not for each job. */
 static void refuses_task(struct fixture_site *site, const char *task, const char *line)
 {
     char body[512];
@@ -410,7 +414,8 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
     refuses_task(site,
                  "type: classification, top_k: none, data: {format: npy, inputs: a, labels: b}",
                  "suite 's', task 't': classification: top_k");
-    (void)fixture_suite(site->fx, "shell"); // Another definition of it, from another place.
+    // This is another definition of the suite, from another file.
+    (void)fixture_suite(site->fx, "shell");
     assert_int_equal(fixture_site_run(site, "out", "--config", site->config, "--url",
                                       site->fx->redis->url, NULL),
                      EVQ_EXIT_CONFIG);
@@ -433,7 +438,7 @@ static size_t lines(const struct fixture_site *site, const char *name)
     return count;
 }
 
-/* How often Redis was told this since its log of slow commands takes everything. */
+/* Returns how often Redis was sent this command since its slow log records everything. */
 static int calls_of(struct fixture_site *site, const char *function)
 {
     struct evq_reply *reply = fixture_call(site->fx->raw, "SLOWLOG", "GET", "-1", NULL);
@@ -452,7 +457,7 @@ static void config_set(struct fixture_site *site, const char *name, const char *
     evq_reply_free(fixture_call(site->fx->raw, "CONFIG", "SET", name, value, NULL));
 }
 
-/* Eight attempts end while Redis keeps the first word of them waiting. */
+/* Eight attempts end while Redis delays the first of their calls. */
 static void worker_completes_in_one_call_what_ended_together(void **state)
 {
     struct fixture_site *site = *state;
@@ -472,7 +477,7 @@ static void worker_completes_in_one_call_what_ended_together(void **state)
     const int held = open(go, O_RDWR | O_CLOEXEC);
     assert_true(held >= 0);
     assert_int_equal(write(held, "\n\n\n\n\n\n\n\n", 8), 8);
-    // It knows of all of them.
+    // The worker knows all of them.
     FIXTURE_UNTIL(fixture_file_holds(site->dir, "worker0.log", "event=job_done") == 8);
     evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "UNPAUSE", NULL));
     for (int step = 1; step <= 8; step++) {
@@ -501,9 +506,11 @@ static bool matches(const struct fixture_site *site, const char *pattern)
     return any;
 }
 
-/* Two results and the end of a job lie before a worker that stood still, and the job is another's
- * by now: the first answer lets go of all three. */
-static void worker_lets_go_of_all_results_of_a_job_that_is_not_its_own(void **state)
+/*
+ * A stopped worker has two results and the end of a job, which belongs to another worker by now.
+ * After the first answer, it drops all three.
+ */
+static void worker_drops_all_results_of_a_job_that_it_has_lost(void **state)
 {
     struct fixture_site *site = *state;
     const char *id = "run/1/regular/pair";
@@ -519,7 +526,7 @@ static void worker_lets_go_of_all_results_of_a_job_that_is_not_its_own(void **st
     const int held = open(go, O_RDWR | O_CLOEXEC);
     assert_true(held >= 0);
     assert_int_equal(write(held, "\n", 1), 1);
-    FIXTURE_UNTIL(!matches(site, "scratch/jobs/*/job.json")); // Its child has said all.
+    FIXTURE_UNTIL(!matches(site, "scratch/jobs/*/job.json")); // The child has sent everything.
     const char *key = fixture_key(site->fx, "job:run/1/regular/pair");
     evq_reply_free(fixture_call(site->fx->raw, "HSET", key, "token", "9.another", NULL));
     assert_int_equal(kill(worker->pid, SIGCONT), 0);
@@ -538,7 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(worker_runs_a_command_and_publishes_its_result),
         TEST(worker_completes_in_one_call_what_ended_together),
-        TEST(worker_lets_go_of_all_results_of_a_job_that_is_not_its_own),
+        TEST(worker_drops_all_results_of_a_job_that_it_has_lost),
         TEST(worker_keeps_a_persistent_program_between_jobs),
         TEST(worker_evaluates_mnist_natively),
         TEST(worker_gives_the_same_numbers_for_any_number_of_shards),

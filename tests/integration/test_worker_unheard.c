@@ -1,6 +1,6 @@
 /*
- * A worker whose words reached Redis, but not the answer: it says them again, and has what it was
- * given the first time. No lease lapses here that would bring a lost job back.
+ * A worker's call reaches Redis, but the answer is lost. The worker repeats the call, and gets what
+ * it was given the first time. No lease lapses here that would return a lost job.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@ static const char site_yaml[] =
     "evaluators: {gate: {kind: persistent, command: [$DIR/gate.sh]}}\n"
     "suites: {gate: {evaluator: gate, tasks: [{name: t, type: any}]}}\n";
 
-/* Gives its result at once, and says that it is done when it may. */
+/* It gives its result at once, and reports the end when it may. */
 static const char gate_sh[] =
     "#!/bin/sh\n"
     "echo '{\"type\": \"ready\"}'\n"
@@ -38,7 +38,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Redis stands still while a job is completed and the next one asked for, in one call. */
+/* Redis stops during a call that completes a job and asks for the next one. */
 static void worker_gets_the_claim_whose_reply_was_lost(void **state)
 {
     static const char *const ids[] = {"run/1/regular/gate", "run/2/regular/gate"};

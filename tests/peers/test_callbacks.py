@@ -126,7 +126,7 @@ class HooksTest(SceneTest):
     def test_lightning_stops_within_an_epoch_that_is_the_whole_training(self) -> None:
         for ranks, stops in ((1, [True] * 6), (2, [False, False, True, True, True, True])):
             callback = lightning_adapter.EvalqCallback("quick", monitor="val_loss", patience=2)
-            callback._training.bad = 2
+            callback._training.not_better = 2
             callback._look = mock.Mock(side_effect=ValueError("of rank 0 alone"))  # The other ranks meet all the same.
             strategy = SimpleNamespace(broadcast=mock.Mock(side_effect=lambda value: value))
             trainer = SimpleNamespace(

@@ -19,7 +19,8 @@ import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
 
 from evalq import Client, _state_copy  # noqa: E402
-from evalq.integrations.lightning import EvalqCallback as LightningCallback, _own_file  # noqa: E402
+from evalq.integrations.lightning import EvalqCallback as LightningCallback  # noqa: E402
+from evalq.integrations.lightning_files import own_file  # noqa: E402
 from evalq.integrations.transformers import EvalqCallback as TransformersCallback  # noqa: E402
 
 NOBODY = {"url": "redis://127.0.0.1:1", "wait": 0}
@@ -77,9 +78,9 @@ class ReserveTest(unittest.TestCase):
         for name in ("epoch=9-step=100.ckpt", "epoch=9-step=110.ckpt", "epoch=0-step=10.ckpt"):
             self.assertEqual(os.path.getsize(save(name, 2.0)), os.path.getsize(last))
         save("epoch=9-step=100-v1.ckpt", 1.0)
-        self.assertEqual(_own_file(last, 10), last)
+        self.assertEqual(own_file(last, 10), last)
         own = save("epoch=0-step=10-v1.ckpt", 1.0)
-        self.assertEqual(_own_file(last, 10), own)
+        self.assertEqual(own_file(last, 10), own)
 
     def test_a_callback_begins_anew_with_each_fit(self) -> None:
         with mock.patch.multiple(Client, submit_state_dict=mock.DEFAULT, submit=mock.DEFAULT) as calls:
@@ -89,9 +90,9 @@ class ReserveTest(unittest.TestCase):
                     logger=False, max_epochs=1, default_root_dir=self.out,
                     callbacks=[callback, tiny_lightning.pl.callbacks.ModelCheckpoint(f"{self.out}/{fold}")],
                 )
-                callback._training.bad = 3
+                callback._training.not_better = 3
                 trainer.fit(tiny_lightning.Regression())
-                self.assertEqual(callback._training.bad, 0)
+                self.assertEqual(callback._training.not_better, 0)
         self.assertEqual(calls["submit"].call_count, 2)
 
     def test_lightning_reserves_just_where_it_takes_snapshots(self) -> None:

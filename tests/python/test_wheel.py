@@ -82,7 +82,7 @@ class WheelTest(unittest.TestCase):
 
     def test_is_built_apart_where_the_tree_lies_elsewhere(self) -> None:
         backend = os.path.join(SOURCE, "producer", "python", "build_backend")
-        code = "import evalq_build, sys; print(evalq_build._directory(sys.argv[1]), evalq_build._directory(sys.argv[2]))"
+        code = "import evalq_build, sys; print(evalq_build._build_directory(sys.argv[1]), evalq_build._build_directory(sys.argv[2]))"
         with tempfile.TemporaryDirectory(prefix="evalq-trees-") as directory:
             done = run([self.python, "-c", code, directory + "/a", directory + "/b"], PYTHONPATH=backend)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,8 +1,8 @@
-"""A small Llama that learns to add two numbers, and saves a checkpoint every so many steps as Transformers does.
+"""Trains a small Llama to add two numbers, and saves checkpoints in the form of Transformers.
 
     python addition.py OUT [--steps 600] [--every 200] [--submit]
 
-Needs torch and transformers. With --submit each checkpoint is submitted to evalq.
+It needs torch and transformers. With --submit, it submits each checkpoint to evalq.
 """
 
 import argparse
@@ -14,24 +14,29 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-LETTERS = ["<eos>", "<unk>"] + list("0123456789+=\n")
-LENGTH = 12  # Letters of a line: "99+99=891\n", digits of the sum in reverse.
+TOKENS = ["<eos>", "<unk>"] + list("0123456789+=\n")
+TOKEN_IDS = {token: number for number, token in enumerate(TOKENS)}
+LINE_TOKENS = 12  # Every line is padded to so many tokens.
+LEARNING_RATE = 2e-3
 
 
-def tokenizer():
-    made = Tokenizer(models.WordLevel({letter: number for number, letter in enumerate(LETTERS)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    made.decoder = decoders.Fuse()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>", unk_token="<unk>", pad_token="<eos>")
+def make_tokenizer():
+    tokenizer = Tokenizer(models.WordLevel(TOKEN_IDS, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>", pad_token="<eos>"
+    )
 
 
 def line(a, b):
-    """The digits of the sum come in the order in which one adds by hand: the last one first."""
+    """One line of text, such as 99+99=891. The digits of the sum are in reverse, because that is the
+    order in which people compute them."""
     return f"{a:02d}+{b:02d}={str(a + b)[::-1]}\n"
 
 
 def write_task(folder, items=100, seed=1):
-    """The items that lm-evaluation-harness asks, and the task that says how."""
+    """Writes a task for lm-evaluation-harness: the file with its items, and its definition."""
     rng = random.Random(seed)
     os.makedirs(folder, exist_ok=True)
     data = os.path.join(folder, "addition.jsonl")
@@ -47,39 +52,48 @@ def write_task(folder, items=100, seed=1):
         file.write(text.replace("DATA", data))
 
 
-def batch(rng, letters, size):
+def make_batch(rng, size):
     rows = []
     for _ in range(size):
-        text = line(rng.randrange(100), rng.randrange(100)).ljust(LENGTH, "\n")
-        rows.append([letters[letter] for letter in text])
+        text = line(rng.randrange(100), rng.randrange(100)).ljust(LINE_TOKENS, "\n")
+        rows.append([TOKEN_IDS[token] for token in text])
     return torch.tensor(rows)
 
 
-def train(out, steps, every, saved, seed=0):
+def train(out, steps, every, on_saved, seed=0):
+    """Trains, and calls on_saved(path, step) after each save."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    letters = {letter: number for number, letter in enumerate(LETTERS)}
     config = transformers.LlamaConfig(
-        vocab_size=len(LETTERS), hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=256, tie_word_embeddings=False, eos_token_id=0, bos_token_id=0, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=len(TOKENS),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        eos_token_id=0,
+        bos_token_id=0,
+        pad_token_id=0,
+    )
     model = transformers.LlamaForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
-    words = tokenizer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    tokenizer = make_tokenizer()
     for step in range(1, steps + 1):
-        rows = batch(rng, letters, 128)
+        rows = make_batch(rng, 128)
         loss = model(input_ids=rows, labels=rows).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * (1 - 0.9 * step / steps)
+            group["lr"] = LEARNING_RATE * (1 - 0.9 * step / steps)
         if step % every == 0:
             path = os.path.join(out, f"checkpoint-{step}")
-            words.save_pretrained(path)
+            tokenizer.save_pretrained(path)
             model.save_pretrained(path)
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
-            saved(path, step)
+            on_saved(path, step)
 
 
 def main():
@@ -96,11 +110,11 @@ def main():
 
         client = evalq.Client(run="addition")
 
-    def saved(path, step):
+    def submit(path, step):
         if client is not None:
             client.submit(path, step=step, suites="addition")
 
-    train(options.out, options.steps, options.every, saved)
+    train(options.out, options.steps, options.every, submit)
     if client is not None:
         client.close()
 

@@ -1,7 +1,9 @@
-"""Builds the wheel: CMake makes the library and the programs, this packs them. PEP 517, standard library only.
+"""Builds evalq's wheels and its source archive, as a build backend of PEP 517.
 
-The wheel is py3-none-PLATFORM: ctypes binds at run time, so one serves every Python. Shared libraries that the
-programs need beyond the C library are packed beside them and found there by their own directory ($ORIGIN).
+CMake builds the library and the programs, and this module packs them. It needs only the standard
+library. The wheel's tag is py3-none-PLATFORM: the package loads its library with ctypes, so one
+wheel serves every version of Python. Shared libraries that the programs need, except those of the C
+library, are packed beside them; the programs find them by the path $ORIGIN.
 """
 
 from __future__ import annotations
@@ -26,17 +28,34 @@ from typing import Any, Dict, List, Optional, Tuple
 from evalq_elf import manylinux
 
 PROGRAMS = ("evalq", "evalq-worker", "evalq-logger", "evalq-gateway")
-# cuBLAS of each major version of CUDA, as NVIDIA's wheels name it, and where those wheels put it.
+# For each major version of CUDA: NVIDIA's wheel that contains cuBLAS. The path is where the wheels
+# put it, from the directory of our CUDA module.
 CUBLAS = {"12": "nvidia-cublas-cu12", "13": "nvidia-cublas>=13,<14"}
 CUBLAS_RPATH = "\\$ORIGIN/../../nvidia/cublas/lib:\\$ORIGIN/../../nvidia/cu13/lib"
-# What a build asks for. In use, checkpoints and passwords may lie beside it.
-DEPLOY = ("bootstrap.sh", "copyright", "evalq.yaml", "notices.txt", "packages.cmake", "packages_finish.cmake", "redis", "systemd")
-# Part of every Linux: the C library's own.
-SYSTEM = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv|libmvec|libgcc_s)\.so")
+# The parts of deploy/ that a build needs. Other files there may be the user's own, such as
+# passwords.
+DEPLOY = (
+    "bootstrap.sh", "copyright", "evalq.yaml", "notices.txt", "packages.cmake",
+    "packages_finish.cmake", "redis", "systemd",
+)  # fmt: skip
+SOURCES = (
+    "CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger",
+    *(f"deploy/{name}" for name in DEPLOY), "docs",
+)  # fmt: skip
+# The libraries of the C library and the compiler, which every Linux has.
+SYSTEM_LIBRARY = re.compile(
+    r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv|libmvec|libgcc_s)"
+    r"\.so"
+)
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TIME = (1980, 1, 1, 0, 0, 0)  # The same tree gives the same wheel.
+INSTALL_HINT = "sh deploy/bootstrap.sh build installs what a build needs"
+TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # A constant, so that the same tree gives the same wheel.
 
-CLASSIFIERS = ("Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux", "Typing :: Typed")
+CLASSIFIERS = (
+    "Programming Language :: Python :: 3",
+    "Operating System :: POSIX :: Linux",
+    "Typing :: Typed",
+)
 
 
 def _source() -> str:
@@ -50,8 +69,8 @@ def _source() -> str:
                     return directory
         directory = os.path.dirname(directory)
     raise SystemExit(
-        f"no CMakeLists.txt of evalq above {HERE}: the wheel is built from the source tree, of which pip before 21.3 copies "
-        "a part only: python -m pip install --upgrade pip"
+        f"no CMakeLists.txt of evalq above {HERE}: a wheel is built from the whole source tree, but"
+        " pip before 21.3 copies only a part of it: python -m pip install --upgrade pip"
     )
 
 
@@ -64,50 +83,52 @@ def _version() -> str:
 
 def _run(*command: str) -> None:
     if shutil.which(command[0]) is None:
-        raise SystemExit(f"'{command[0]}' is needed to build evalq: sh deploy/bootstrap.sh build installs what is missing")
+        raise SystemExit(f"'{command[0]}' is needed to build evalq: {INSTALL_HINT}")
     if subprocess.run(command, check=False).returncode != 0:
-        raise SystemExit(f"'{' '.join(command[:2])} ...' failed, see above: sh deploy/bootstrap.sh build installs what a build needs")
+        raise SystemExit(f"'{' '.join(command[:2])} ...' failed, see above: {INSTALL_HINT}")
 
 
-def _directory(source: str) -> str:
-    """Where it is built: one directory for each place of the tree, C library and toolchain, since CMake keeps the first it meets."""
+def _build_directory(source: str) -> str:
+    """A directory for this path of the tree, C library and toolchain, because CMake's cache keeps
+    the first ones that it finds."""
     toolchain = os.environ.get("CMAKE_TOOLCHAIN_FILE", "")
-    here = f"{os.path.realpath(source)} {' '.join(platform.libc_ver())} {platform.machine()} {toolchain}".rstrip()
-    return os.path.join(source, "build", "wheel-" + hashlib.sha256(here.encode()).hexdigest()[:8])
+    libc = " ".join(platform.libc_ver())
+    key = f"{os.path.realpath(source)} {libc} {platform.machine()} {toolchain}".rstrip()
+    return os.path.join(source, "build", "wheel-" + hashlib.sha256(key.encode()).hexdigest()[:8])
 
 
 def _build(cuda: bool) -> str:
-    """Configures and builds; the build directory. cuda: only the CUDA module, else all but that."""
+    """Configures and builds, and returns the build directory. cuda: builds only the CUDA module;
+    otherwise everything else."""
     source = _source()
-    build = _directory(source) + ("-cuda" if cuda else "")
+    build = _build_directory(source) + ("-cuda" if cuda else "")
     options = [
         "-DCMAKE_BUILD_TYPE=Release",
         "-DEVQ_CUDA=" + ("ON" if cuda else "OFF"),
         "-DEVQ_TESTS=OFF",
         "-DEVQ_WERROR=OFF",
         "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
-        # Old-style rpath: also for what the libraries themselves need.
+        # An rpath of the old kind also applies to the libraries that our libraries need.
         "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
-        # Where the distribution has no archive that fits, the library needs what is packed beside it.
+        # The library needs a packed library if the distribution has no static one.
         "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
         f"-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-rpath,{CUBLAS_RPATH} -Wl,-s",
         "-DCMAKE_SKIP_BUILD_RPATH=ON",
     ]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     _run("cmake", "-S", source, "-B", build, *generator, *options)
-    targets = ["evalq_cuda"] if cuda else ["all"]
-    for target in targets:
-        _run("cmake", "--build", build, "--target", target, "--parallel", str(os.cpu_count() or 1))
+    target = "evalq_cuda" if cuda else "all"
+    _run("cmake", "--build", build, "--target", target, "--parallel", str(os.cpu_count() or 1))
     return build
 
 
 def _needed(path: str) -> List[Tuple[str, str]]:
-    """(name, file) of the shared libraries that must travel along."""
+    """(soname, path) of each shared library that path needs and that must be packed."""
     text = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
     found = []
     for line in text.splitlines():
         match = re.match(r"\s*(\S+) => (\S+) \(", line)
-        if match and not SYSTEM.match(os.path.basename(match.group(1))):
+        if match and not SYSTEM_LIBRARY.match(os.path.basename(match.group(1))):
             found.append((match.group(1), match.group(2)))
         elif "not found" in line:
             raise SystemExit(f"{path} needs {line.strip()}")
@@ -115,12 +136,12 @@ def _needed(path: str) -> List[Tuple[str, str]]:
 
 
 def _native(build: str) -> Dict[str, str]:
-    """The compiled files of the wheel, by name: ours, then what they need."""
+    """The compiled files of the wheel, name -> path: ours, then the libraries that they need."""
     found = {"libevalq.so.1": os.path.realpath(os.path.join(build, "lib", "libevalq.so.1"))}
     found.update((program, os.path.join(build, "bin", program)) for program in PROGRAMS)
     missing = [path for path in found.values() if not os.path.isfile(path)]
     if missing:
-        raise SystemExit(f"the build made no {missing[0]}: sh deploy/bootstrap.sh build installs what a build needs")
+        raise SystemExit(f"the build did not produce {missing[0]}: {INSTALL_HINT}")
     libraries: Dict[str, str] = {}
     for path in found.values():
         libraries.update(_needed(path))
@@ -129,19 +150,22 @@ def _native(build: str) -> Dict[str, str]:
 
 
 def _platform(native: Dict[str, str]) -> str:
-    """manylinux_2_N where that holds, by the C library's versions that the files ask for; else this machine's."""
+    """The wheel's platform: manylinux_2_N if the files need only C library 2.N; else this
+    machine's."""
     system, _, machine = sysconfig.get_platform().replace("-", "_").replace(".", "_").partition("_")
     return f"{manylinux(list(native.values()), set(native)) or system}_{machine}"
 
 
 class _Wheel:
+    """Writes a wheel file. info is the name of its .dist-info directory."""
+
     def __init__(self, path: str, info: str) -> None:
         self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
         self._info = info
         self._records: List[str] = []
 
     def add(self, name: str, data: bytes, executable: bool = False) -> None:
-        entry = zipfile.ZipInfo(name, TIME)
+        entry = zipfile.ZipInfo(name, TIMESTAMP)
         entry.compress_type = zipfile.ZIP_DEFLATED
         entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
         self._zip.writestr(entry, data)
@@ -159,7 +183,8 @@ class _Wheel:
 
 
 def _project(section: str) -> Dict[str, Any]:
-    """A section of pyproject.toml: names and JSON-like values on one line each. Python 3.9 has no reader of TOML."""
+    """Reads a section of pyproject.toml. Each value is JSON on one line, because Python 3.9 has no
+    reader of TOML."""
     found: Dict[str, Any] = {}
     inside = False
     with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
@@ -187,7 +212,8 @@ def _metadata() -> bytes:
         lines.append(f"Provides-Extra: {extra}")
         for requirement in requirements:
             name, _, marker = requirement.partition("; ")
-            lines.append(f'Requires-Dist: {name}; {marker + " and " if marker else ""}extra == "{extra}"')
+            condition = f'{marker} and extra == "{extra}"' if marker else f'extra == "{extra}"'
+            lines.append(f"Requires-Dist: {name}; {condition}")
     text = "\n".join([*lines, "Description-Content-Type: text/markdown", "", ""])
     page = os.path.join(_source(), "docs", "python.md")
     if os.path.isfile(page):
@@ -208,18 +234,27 @@ def _python_files() -> List[str]:
 
 def _entry_points() -> bytes:
     scripts = _project("project.scripts").items()
-    return "\n".join(["[console_scripts]", *(f"{script} = {target}" for script, target in scripts), ""]).encode()
+    lines = [f"{script} = {target}" for script, target in scripts]
+    return "\n".join(["[console_scripts]", *lines, ""]).encode()
 
 
 def _wheel_record(tag: str) -> bytes:
-    return f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    constant = "Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\n"
+    return f"{constant}Tag: {tag}\n".encode()
 
 
-def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
-    """Without a build: pip would make a whole wheel under the words "Preparing metadata" only to read them from it."""
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: Optional[Dict[str, Any]] = None
+) -> str:
+    """Writes the metadata without a build. If this function were missing, pip would build a whole
+    wheel to read its metadata."""
     name = f"evalq-{_version()}.dist-info"
     os.makedirs(os.path.join(metadata_directory, name))
-    files = {"METADATA": _metadata(), "WHEEL": _wheel_record(f"py3-none-linux_{os.uname().machine}"), "entry_points.txt": _entry_points()}
+    files = {
+        "METADATA": _metadata(),
+        "WHEEL": _wheel_record(f"py3-none-linux_{os.uname().machine}"),
+        "entry_points.txt": _entry_points(),
+    }
     for file, data in files.items():
         with open(os.path.join(metadata_directory, name, file), "wb") as stream:
             stream.write(data)
@@ -231,7 +266,8 @@ def build_wheel(
     config_settings: Optional[Dict[str, Any]] = None,
     metadata_directory: Optional[str] = None,
 ) -> str:
-    # build-directory=DIR packs what was built there already; cuda=12 or 13 makes the wheel evalq-cuda12 or evalq-cuda13.
+    """Builds the wheel evalq. Two settings change that: build-directory=DIR packs an existing
+    build; cuda=12 or cuda=13 builds the wheel evalq-cuda12 or evalq-cuda13."""
     settings = config_settings or {}
     cuda = settings.get("cuda")
     build = str(settings.get("build-directory") or _build(cuda is not None))
@@ -259,12 +295,15 @@ def build_wheel(
 
 
 def _build_cuda_wheel(wheel_directory: str, build: str, cuda: str) -> str:
-    """evalq-cuda12 or evalq-cuda13: the CUDA module alone, put beside the programs of the wheel evalq."""
+    """Packs the CUDA module. The wheel installs it beside the programs of the wheel evalq."""
     if cuda not in CUBLAS:
         raise SystemExit(f"cuda={cuda}: expected one of {', '.join(CUBLAS)}")
     path = os.path.join(build, "lib", "libevalq_cuda.so")
     if not os.path.isfile(path):
-        raise SystemExit(f"the build made no {path}: nvcc of CUDA {cuda} was not found; name it in CUDACXX")
+        raise SystemExit(
+            f"the build did not produce {path}: nvcc of CUDA {cuda} was not found; name it in"
+            " CUDACXX"
+        )
     version, project = _version(), _project("project")
     tag = f"py3-none-{_platform({'libevalq_cuda.so': path})}"
     info = f"evalq_cuda{cuda}-{version}.dist-info"
@@ -291,29 +330,32 @@ def _build_cuda_wheel(wheel_directory: str, build: str, cuda: str) -> str:
 
 
 def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
-    """The sources that a wheel is built from, with a pyproject.toml at their top."""
+    """Packs the sources that a wheel is built from, with a pyproject.toml at the top."""
     source = _source()
     base = f"evalq-{_version()}"
     path = os.path.join(sdist_directory, base + ".tar.gz")
-    with gzip.GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        deploy = [f"deploy/{name}" for name in DEPLOY]
-        for top in ("CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger", *deploy, "docs"):
-            path = os.path.join(source, top)
-            if os.path.exists(path):
-                archive.add(path, f"{base}/{top}", filter=_packed)
-        with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
-            text = file.read().replace('backend-path = ["build_backend"]', 'backend-path = ["producer/python/build_backend"]')
-        for name, data in (("pyproject.toml", text.encode()), ("PKG-INFO", _metadata())):
-            entry = tarfile.TarInfo(f"{base}/{name}")
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
+    with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
+        text = file.read().replace('["build_backend"]', '["producer/python/build_backend"]')
+    generated = {"pyproject.toml": text.encode(), "PKG-INFO": _metadata()}
+    with gzip.GzipFile(path, "wb", mtime=0) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name in SOURCES:
+                path = os.path.join(source, name)
+                if os.path.exists(path):
+                    archive.add(path, f"{base}/{name}", filter=_normalized)
+            for name, data in generated.items():
+                entry = tarfile.TarInfo(f"{base}/{name}")
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
     return base + ".tar.gz"
 
 
-def _packed(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-    """Without litter, and of nobody and no time: the same tree gives the same archive."""
-    if any(part.startswith(".") or part in ("__pycache__", "_native") for part in entry.name.split("/")):
-        return None
+def _normalized(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+    """Removes owner and time, so that the same tree gives the same archive. None: leaves out files
+    that are hidden, or that a build has generated."""
+    for part in entry.name.split("/"):
+        if part.startswith(".") or part in ("__pycache__", "_native"):
+            return None
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.mode & 0o100 else 0o644

@@ -1,4 +1,4 @@
-"""What ELF files ask of the machine that loads them: the libraries by name, and the version of the C library."""
+"""Reads from ELF files which libraries they need, and which version of the C library."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 import struct
 from typing import Iterator, List, NamedTuple, Optional, Set, Tuple
 
-_DYNAMIC, _VERNEED = 6, 0x6FFFFFFE
-_NEEDED = 1
-# What every platform tag "manylinux" allows a wheel to leave out (PEP 600); libgcc_s and libstdc++, which it allows up to
-# versions of their own, are not looked at: whoever needs them gets the plain tag.
-_EVERYWHERE = re.compile(r"^(ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv)\.so(\.\d+)*$")
+_SECTION_DYNAMIC, _SECTION_VERNEED = 6, 0x6FFFFFFE  # SHT_DYNAMIC and SHT_GNU_verneed.
+_TAG_NEEDED = 1  # DT_NEEDED.
+# The libraries that a manylinux wheel need not contain (PEP 600). PEP 600 also allows some versions
+# of libgcc_s and libstdc++; a file that needs one of them gets no manylinux tag here.
+_PRESENT_EVERYWHERE = re.compile(
+    r"^(ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv)\.so(\.\d+)*$"
+)
 
 
 class _Section(NamedTuple):
@@ -21,20 +23,20 @@ class _Section(NamedTuple):
 
 
 class Elf:
-    """needed: sonames; versions: {(soname, version)}, such as ("libc.so.6", "GLIBC_2.34")."""
+    """What one file needs. ValueError: it is not a 64-bit little-endian ELF file."""
 
     def __init__(self, path: str) -> None:
         with open(path, "rb") as file:
             self._data = file.read()
         if self._data[:6] != b"\x7fELF\x02\x01":
-            raise ValueError(f"'{path}' is no little-endian 64-bit ELF file")
+            raise ValueError(f"'{path}' is not a little-endian 64-bit ELF file")
         self._sections = list(self._read_sections())
-        self.needed: Set[str] = set()
-        self.versions: Set[Tuple[str, str]] = set()
+        self.needed: Set[str] = set()  #: Sonames.
+        self.versions: Set[Tuple[str, str]] = set()  #: Such as ("libc.so.6", "GLIBC_2.34").
         for section in self._sections:
-            if section.kind == _DYNAMIC:
+            if section.kind == _SECTION_DYNAMIC:
                 self.needed.update(self._read_needed(section))
-            elif section.kind == _VERNEED:
+            elif section.kind == _SECTION_VERNEED:
                 self.versions.update(self._read_versions(section))
 
     def _read_sections(self) -> Iterator[_Section]:
@@ -45,14 +47,14 @@ class Elf:
             yield _Section(kind, offset, length, link)
 
     def _text(self, section: _Section, offset: int) -> str:
-        """From the strings that belong to section."""
+        """The string at offset in the string table of section."""
         start = self._sections[section.link].offset + offset
         return self._data[start : self._data.index(b"\0", start)].decode()
 
     def _read_needed(self, section: _Section) -> Iterator[str]:
         for at in range(section.offset, section.offset + section.size, 16):
             tag, value = struct.unpack_from("<qQ", self._data, at)
-            if tag == _NEEDED:
+            if tag == _TAG_NEEDED:
                 yield self._text(section, value)
 
     def _read_versions(self, section: _Section) -> Iterator[Tuple[str, str]]:
@@ -70,12 +72,13 @@ class Elf:
 
 
 def manylinux(paths: List[str], packed: Set[str]) -> Optional[str]:
-    """"manylinux_2_34" where a machine with that C library can load all of paths, with the sonames packed beside them;
-    None where they need more than that."""
+    """The platform tag, such as "manylinux_2_34", if a machine with C library 2.34 can load all
+    files of paths. packed are the sonames of the libraries in the wheel. None: the files need
+    libraries that such a machine may not have."""
     newest = 0
     for path in paths:
         elf = Elf(path)
-        if not all(name in packed or _EVERYWHERE.match(name) for name in elf.needed):
+        if not all(name in packed or _PRESENT_EVERYWHERE.match(name) for name in elf.needed):
             return None
         for library, version in elf.versions:
             if library in packed:

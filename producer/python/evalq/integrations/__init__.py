@@ -1,7 +1,8 @@
-"""evalq inside training frameworks: a guest that never waits, never raises, and is absent on all ranks but one.
+"""evalq inside training frameworks. It never raises into training, waits only at the end of
+training, and submits on rank 0 only.
 
     from evalq.integrations.transformers import EvalqCallback
     from evalq.integrations.lightning import EvalqCallback, EvalqLogger
 
-Nothing is imported here: each module needs its own framework.
+This package imports no framework itself; each module imports its own.
 """

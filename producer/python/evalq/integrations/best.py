@@ -1,4 +1,5 @@
-"""Finds the best checkpoint of a Trainer's run from metrics that arrive late, and keeps it loadable."""
+"""Finds the best checkpoint of a Trainer's run from metrics that arrive late, and keeps it
+loadable."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ def _never_saved(step: int) -> Optional[str]:
 
 
 class BestSoFar:
-    """For rank 0. It updates the Trainer's fields best_metric, best_global_step and best_model_checkpoint.
+    """For rank 0. It updates the Trainer's fields best_metric, best_global_step and
+    best_model_checkpoint.
 
-    restore(step) returns the path of the step's checkpoint and puts it back if it was deleted; None: never saved.
+    restore(step) returns the path of the step's checkpoint and puts it back if it was deleted;
+    None: never saved.
     """
 
     def __init__(
@@ -24,7 +27,8 @@ class BestSoFar:
         self.saved: Optional[Tuple[float, int]] = (float(saved[0]), int(saved[1])) if saved else None
 
     def note(self, args: Any, state: Any, step: int, value: Optional[float]) -> None:
-        """Notes the metric of a step. A strictly better value wins, the lower step wins a tie, NaN never wins."""
+        """Notes the metric of a step. A strictly better value wins, the lower step wins a tie, NaN
+        never wins."""
         if value is None or math.isnan(value):
             return
         greater = bool(args.greater_is_better)
@@ -43,7 +47,8 @@ class BestSoFar:
 
 
 def beats(value: float, step: int, best: Tuple[float, Optional[int]], greater: bool) -> bool:
-    """Whether the step's value is better than best, a (value, step). If equal, the lower step is better."""
+    """Whether the step's value is better than best, a (value, step). If equal, the lower step is
+    better."""
     if value == best[0]:
         return best[1] is not None and step < best[1]
     return value > best[0] if greater else value < best[0]

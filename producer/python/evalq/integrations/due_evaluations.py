@@ -1,7 +1,7 @@
 """The due evaluations of a training run, and their results in the order of steps.
 
-Results arrive in any order; trackers and early stopping need them by step. An evaluation is ready when all earlier
-ones of its suite and variant have ended, or after hold_seconds. Not thread-safe.
+Results arrive in any order; trackers and early stopping need them by step. An evaluation is ready
+when all earlier ones of its suite and variant have ended, or after hold_seconds. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class DueEvaluations:
         self._restored: Set[Key] = set()  # Due since an earlier session: results of any age count.
 
     def due(self, step: int, suites: Iterable[str], variant: str, epoch: Optional[float]) -> None:
-        """Notes that the step's checkpoint was or will be submitted. A second call changes nothing."""
+        """Notes that the step's checkpoint was or will be submitted. A second call changes
+        nothing."""
         for suite in suites:
             key = (suite, variant, step)
             if key not in self._closed:
@@ -74,8 +75,8 @@ class DueEvaluations:
             self._open.pop((suite, variant, step), None)
 
     def take(self, result: Result, variant: str) -> None:
-        """Stores one result, in any order, from any session of the run. variant is the name that due() got; the queue may
-        use another one."""
+        """Stores one result, in any order, from any session of the run. variant is the name that
+        due() got; the queue may use another one."""
         key = (result.suite, variant, result.step)
         arrived = self._arrived.get(key)
         if arrived is None or arrived.job != result.job:
@@ -96,7 +97,8 @@ class DueEvaluations:
             arrived.results.append(result)
 
     def accept_older(self) -> None:
-        """Call it when the queue has no open job: then results of an earlier session answer what is due."""
+        """Call it when the queue has no open job: then results of an earlier session answer what is
+        due."""
         for key in self._open:
             if key in self._arrived:
                 self._arrived[key].older = False
@@ -107,7 +109,8 @@ class DueEvaluations:
         return any(key in self._arrived and self._arrived[key].older for key in self._open)
 
     def ready(self, flush: bool = False) -> List[Evaluation]:
-        """Takes out the ready evaluations in the order of steps. flush: do not wait for earlier steps."""
+        """Takes out the ready evaluations in the order of steps. flush: do not wait for earlier
+        steps."""
         now = self._clock()
         found: List[Key] = []
         barred: Set[Tuple[str, str]] = set()  # Flows that have an earlier open step.

@@ -12,8 +12,8 @@ log = logging.getLogger("evalq")
 
 
 def guarded(hook: Callable[..., Any]) -> Callable[..., None]:
-    """Makes a method that logs its exceptions and returns None. self._failed remembers the methods that failed, so that
-    each is logged once. If self._refused is set, the method does nothing."""
+    """Makes a method that logs its exceptions and returns None. self._failed remembers the methods
+    that failed, so that each is logged once. If self._refused is set, the method does nothing."""
 
     @functools.wraps(hook)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,9 @@
 """Keeps checkpoints whose metrics are not known yet, even if the trainer deletes them.
 
-The training thread makes hard links in OUTPUT_DIR/.evalq/held/ right after the save. No bytes are copied, and nothing
-is written into a checkpoint. libevalq pins these links, so the trainer may delete the checkpoint at once. The best
-checkpoint can be put back. Optimizer, scheduler and random states are not kept.
+The training thread makes hard links in OUTPUT_DIR/.evalq/held/ right after the save. No bytes are
+copied, and nothing is written into a checkpoint. libevalq pins these links, so the trainer may
+delete the checkpoint at once. The best checkpoint can be put back. Optimizer, scheduler and random
+states are not kept.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class HeldCheckpoints:
         self._warned = False
 
     def adopt(self, folder: str, saved: Iterable[Tuple[int, str]]) -> None:
-        """Removes the links of an earlier session of the run in folder, except those of the saved (step, path) pairs."""
+        """Removes the links of an earlier session of the run in folder, except those of the saved
+        (step, path) pairs."""
         keep = {os.path.basename(own_path(step, path)) for step, path in saved}
         try:
             names = os.listdir(os.path.join(folder, _FOLDER))
@@ -41,8 +43,8 @@ class HeldCheckpoints:
         _tidy(folder)
 
     def take(self, step: int, path: str) -> Optional[str]:
-        """Keeps a checkpoint that was saved or is being saved. Call it again for files that came later. Returns the path of
-        the links; None: it cannot be kept."""
+        """Keeps a checkpoint that was saved or is being saved. Call it again for files that came
+        later. Returns the path of the links; None: it cannot be kept."""
         self._paths[step] = path
         self._newest[path] = step
         try:
@@ -78,8 +80,8 @@ class HeldCheckpoints:
             _remove(_held(step, path))
 
     def put_back(self, step: int, path: str) -> Optional[str]:
-        """Puts the step's checkpoint back and returns where it is: at path, or beside it if another step may have been
-        saved to path (last.ckpt). None: there is no copy."""
+        """Puts the step's checkpoint back and returns where it is: at path, or beside it if another
+        step may have been saved to path (last.ckpt). None: there is no copy."""
         self._paths.setdefault(step, path)
         held = _held(step, path)
         own = own_path(step, path)
@@ -103,7 +105,8 @@ class HeldCheckpoints:
             return None
 
     def restore(self, step: int) -> Optional[str]:
-        """Puts the best checkpoint back if it was deleted. Returns its path; None if it was never saved."""
+        """Puts the best checkpoint back if it was deleted. Returns its path; None if it was never
+        saved."""
         path = self._paths.get(step)
         return self.put_back(step, path) if path is not None else None
 
@@ -121,7 +124,8 @@ class HeldCheckpoints:
 
 
 def own_path(step: int, path: str) -> str:
-    """A path whose name contains the step: path itself, or one beside it, because every step may be saved to last.ckpt."""
+    """A path whose name contains the step: path itself, or one beside it, because every step may be
+    saved to last.ckpt."""
     folder, name = os.path.split(path)
     if re.search(rf"(?<!\d)0*{step}(?!\d)", name):
         return path
@@ -144,8 +148,8 @@ def _same(held: str, path: str) -> bool:
 
 
 def _space_missing(path: str) -> str:
-    """Says why the disk is too full; "" if it is not. Links use no space until the trainer deletes the checkpoint; then
-    the next save lacks that space."""
+    """Says why the disk is too full; "" if it is not. Links use no space until the trainer deletes
+    the checkpoint; then the next save lacks that space."""
     if not os.path.exists(path):
         return ""  # The save has not begun.
     sizes = os.path.getsize(path) if os.path.isfile(path) else 0

@@ -1,8 +1,9 @@
-"""Gives metrics that arrive late to what monitors them in Lightning.
+"""Gives late metrics to Lightning's callbacks and schedulers that monitor a metric.
 
-A checkpoint is saved before its metric is known. So ModelCheckpoint(monitor=...) saves each checkpoint that is due, and the
-best save_top_k are chosen when their metrics arrive. EarlyStopping and schedulers that reduce on a plateau judge a metric
-when it arrives. A training that validates here is left alone: its metrics are there in time.
+A checkpoint is saved before its metric is known. So ModelCheckpoint(monitor=...) saves each due
+checkpoint, and removes all but the best save_top_k when their metrics arrive. EarlyStopping and
+schedulers of the kind ReduceLROnPlateau judge a metric when it arrives. If the training itself
+validates, its metrics are there in time, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -18,138 +19,154 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Set
 log = logging.getLogger("evalq")
 
 _FILE_NAME_FIELD = re.compile(r"\{([^:}]+)[:}]")
+_HOOKS = ("on_train_batch_end", "on_train_epoch_end", "on_validation_end")
 
 
 @dataclass
-class News:
-    """One evaluation that ended, as all processes of a training hear of it."""
+class EndedEvaluation:
+    """One evaluation that ended, in the form that rank 0 broadcasts to all ranks."""
 
     step: int
     suite: str
     state: str
     metrics: Dict[str, float]
-    complete: bool  # Nothing more is due for the step.
+    complete: bool  #: Whether no other evaluation of the step is open.
 
 
 class Monitors:
-    """The callbacks and schedulers of one fit that monitor a metric. Every process makes the same calls in the same order.
+    """The callbacks and schedulers of one fit that monitor a metric.
 
-    kept is what keep() gave to an earlier life of the run; suites are those of each checkpoint.
+    All ranks must make the same calls in the same order. suites are the suites of each checkpoint;
+    state is what state() returned in an earlier session of the run, else {}.
     """
 
-    def __init__(self, trainer: Any, suites: Sequence[str], kept: Mapping[str, Any]) -> None:
+    def __init__(self, trainer: Any, suites: Sequence[str], state: Mapping[str, Any]) -> None:
         self._trainer = trainer
         self._suites = set(suites)
         self._checkpoints: List[Any] = []
-        self._stoppers: Dict[Any, List[Callable[..., Any]]] = {}  # With the hooks that check.
-        self._stopped: Set[Any] = set()  # Stoppers that have decided; a later metric changes nothing they report.
+        self._stoppers: Dict[Any, List[Callable[..., Any]]] = {}  # With their original hooks.
+        self._stopped: Set[Any] = set()  # A stopper that has decided gets no more metrics.
         self._schedulers: List[Any] = []
-        self._waiting: Dict[str, Dict[str, int]] = {}  # By state_key: saved files without a metric yet, and their steps.
-        self._known: Dict[str, Set[str]] = {}  # By state_key: all of best_k_models.
-        self._heard: Set[str] = set()  # Suites that gave metrics.
-        self._names: Set[str] = set()
-        self._newest = News(-1, "", "", {}, True)
+        # The keys of both are state_keys of ModelCheckpoints.
+        self._unjudged: Dict[str, Dict[str, int]] = {}  # Files without a metric: path -> step.
+        self._known: Dict[str, Set[str]] = {}  # The paths of all saved files.
+        self._seen_suites: Set[str] = set()  # Suites that have given metrics.
+        self._seen_metrics: Set[str] = set()
+        self._newest = EndedEvaluation(-1, "", "", {}, True)
         if validates_here(trainer):
             return
         for callback in trainer.callbacks:
             if _is_a(callback, "ModelCheckpoint") and callback.save_top_k != 0:
-                self._take_checkpoint(callback, kept)
+                self._take_over_checkpoint(callback, state)
             elif _is_a(callback, "EarlyStopping"):
-                self._stoppers[callback] = list(_wrap(callback, ("on_train_epoch_end", "on_validation_end"), self._check))
+                hooks = ("on_train_epoch_end", "on_validation_end")
+                self._stoppers[callback] = list(_wrap(callback, hooks, self._check_if_logged))
         for config in trainer.lr_scheduler_configs:
             if config.reduce_on_plateau:
-                config.strict = False  # Lightning would raise where the metric is not there yet.
+                config.strict = False  # Otherwise Lightning raises while the metric is missing.
                 self._schedulers.append(config)
 
     def __bool__(self) -> bool:
         """Whether anything monitors a metric."""
         return bool(self._checkpoints or self._stoppers or self._schedulers)
 
-    def keep(self) -> Dict[str, Any]:
-        """What a checkpoint keeps of it. Lightning asks while it saves, before this file is noted."""
+    def state(self) -> Dict[str, Any]:
+        """What a checkpoint stores: the files without a metric. Lightning calls it while it saves,
+        and the new file is not among them."""
         for checkpoint in self._checkpoints:
-            self._note(checkpoint)
-        return {key: dict(paths) for key, paths in self._waiting.items()}
+            self._note_new_files(checkpoint)
+        return {key: dict(steps) for key, steps in self._unjudged.items()}
 
-    def take(self, news: Sequence[News], ended: bool = False) -> None:
-        """Evaluations in the order of their steps. ended: training has, so nothing can be stopped any more."""
-        for each in news:
-            if each.step >= self._newest.step and each.metrics:
-                self._newest = each
-            self._look_for_names(each)
+    def take(self, evaluations: Sequence[EndedEvaluation], training_ended: bool = False) -> None:
+        """Judges evaluations, which must be in the order of steps. After training has ended, only
+        checkpoints are judged."""
+        for evaluation in evaluations:
+            if evaluation.step >= self._newest.step and evaluation.metrics:
+                self._newest = evaluation
+            self._warn_of_unknown_names(evaluation)
             for checkpoint in self._checkpoints:
                 if checkpoint.monitor is not None:
-                    self._judge(checkpoint, each)
-            if not ended:
-                self._tell(each)
+                    self._judge(checkpoint, evaluation)
+            if not training_ended:
+                self._judge_stoppers(evaluation)
+                self._step_schedulers(evaluation)
 
     def end(self) -> None:
-        """The callbacks are again as they were. Scripts read the newest metrics after fit()."""
+        """Restores the callbacks, and gives the newest metrics to trainer.callback_metrics, which
+        scripts read after fit()."""
         for callback in [*self._checkpoints, *self._stoppers]:
-            for name in ("on_train_batch_end", "on_train_epoch_end", "on_validation_end"):
+            for name in _HOOKS:
                 vars(callback).pop(name, None)
         self._trainer.callback_metrics.update(_tensors(self._newest.metrics))
 
     # -- ModelCheckpoint
 
-    def _take_checkpoint(self, checkpoint: Any, kept: Mapping[str, Any]) -> None:
+    def _take_over_checkpoint(self, checkpoint: Any, state: Mapping[str, Any]) -> None:
         key = checkpoint.state_key
-        steps = {str(path): int(step) for path, step in dict(kept.get(key, {})).items()}
-        self._known[key] = set(checkpoint.best_k_models)
-        self._waiting[key] = {path: step for path, step in steps.items() if path in self._known[key]}
+        known = set(checkpoint.best_k_models)
+        steps = {str(path): int(step) for path, step in dict(state.get(key, {})).items()}
+        self._known[key] = known
+        self._unjudged[key] = {path: step for path, step in steps.items() if path in known}
         self._checkpoints.append(checkpoint)
         hooks = ["on_train_epoch_end", "on_validation_end"]
-        if getattr(checkpoint, "_every_n_train_steps", 1) or getattr(checkpoint, "_train_time_interval", 1) is not None:
+        every_n_steps = getattr(checkpoint, "_every_n_train_steps", 1)
+        if every_n_steps or getattr(checkpoint, "_train_time_interval", 1) is not None:
             hooks.append("on_train_batch_end")
         list(_wrap(checkpoint, hooks, self._save))
 
-    def _save(self, checkpoint: Any, hook: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """The hook, with NaN for what is not known yet: no metric keeps a checkpoint from being saved, none is removed, and
-        no file name shows a number that nobody measured."""
+    def _save(
+        self, checkpoint: Any, hook: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Calls a hook that may save, with NaN for the metrics that are missing. So a missing
+        metric neither prevents a save nor removes a file, and a file name does not show a wrong
+        number."""
         metrics = trainer.callback_metrics
-        missing = [name for name in _names_needed(checkpoint) if name not in metrics]
-        kept = checkpoint.save_top_k
+        missing = [name for name in _metrics_needed(checkpoint) if name not in metrics]
+        save_top_k = checkpoint.save_top_k
         metrics.update(_tensors({name: math.nan for name in missing}))
         if checkpoint.monitor in missing:
             checkpoint.save_top_k = -1
         try:
             hook(trainer, *args, **kwargs)
         finally:
-            checkpoint.save_top_k = kept
+            checkpoint.save_top_k = save_top_k
             for name in missing:
                 metrics.pop(name, None)
         if checkpoint.monitor in missing:
-            self._note(checkpoint)
+            self._note_new_files(checkpoint)
             self._rank(checkpoint)
-        else:  # Training logs this metric itself.
+        else:  # The training logs this metric itself, so ModelCheckpoint has judged the file.
             self._known[checkpoint.state_key] = set(checkpoint.best_k_models)
 
-    def _note(self, checkpoint: Any) -> None:
-        """A file that was not there before was saved at this step."""
+    def _note_new_files(self, checkpoint: Any) -> None:
+        """Notes the current step for files that were saved since the last call."""
         known = self._known[checkpoint.state_key]
         for path, score in checkpoint.best_k_models.items():
             if path not in known and not math.isfinite(float(score)):
-                self._waiting[checkpoint.state_key][path] = self._trainer.global_step
+                self._unjudged[checkpoint.state_key][path] = self._trainer.global_step
         known.update(checkpoint.best_k_models)
 
-    def _judge(self, checkpoint: Any, news: News) -> None:
-        """A failed evaluation says nothing about its checkpoint, so its file stays. A skipped one was not wanted."""
-        waiting = self._waiting[checkpoint.state_key]
-        value = news.metrics.get(checkpoint.monitor)
-        if value is None and not (news.complete and news.state == "skipped"):
+    def _judge(self, checkpoint: Any, evaluation: EndedEvaluation) -> None:
+        """Gives the step's files their score. A failed evaluation says nothing about a checkpoint,
+        so its files stay; a skipped one was not wanted, so they may be removed."""
+        unjudged = self._unjudged[checkpoint.state_key]
+        value = evaluation.metrics.get(checkpoint.monitor)
+        if value is None and not (evaluation.complete and evaluation.state == "skipped"):
             return
-        for path in [path for path, step in waiting.items() if step == news.step]:
-            del waiting[path]
+        for path in [path for path, step in unjudged.items() if step == evaluation.step]:
+            del unjudged[path]
             if value is not None and not math.isnan(value):
                 checkpoint.best_k_models[path] = checkpoint.current_score = _tensor(value)
         self._rank(checkpoint)
 
     def _rank(self, checkpoint: Any) -> None:
-        """What ModelCheckpoint does when it saves, for the files whose metrics are known by now."""
-        scores, waiting = checkpoint.best_k_models, self._waiting[checkpoint.state_key]
+        """Does for the judged files what ModelCheckpoint does when it saves: keeps the best
+        ones."""
+        scores = checkpoint.best_k_models
+        unjudged = self._unjudged[checkpoint.state_key]
         sign = -1.0 if checkpoint.mode == "max" else 1.0
-        judged = [path for path in scores if path not in waiting]
-        order = sorted(judged, key=lambda path: sign * float(scores[path]))  # Of equals, the earlier one comes first.
+        judged = [path for path in scores if path not in unjudged]
+        order = sorted(judged, key=lambda path: sign * float(scores[path]))  # The sort is stable.
         count = len(order) if checkpoint.save_top_k < 0 else checkpoint.save_top_k
         for path in order[count:]:
             self._remove(checkpoint, path)
@@ -161,88 +178,104 @@ class Monitors:
             checkpoint.kth_value = scores[order[-1]]
 
     def _remove(self, checkpoint: Any, path: str) -> None:
+        """Removes a file, unless the training resumed from it or last.ckpt links to it."""
         in_use = [self._trainer.ckpt_path] if self._trainer.ckpt_path else []
         if checkpoint.save_last == "link" and checkpoint.last_model_path:
             in_use.append(checkpoint.last_model_path)
         if os.path.realpath(path) not in {os.path.realpath(str(each)) for each in in_use}:
             del checkpoint.best_k_models[path]
-            self._known[checkpoint.state_key].discard(path)  # A later step may be saved to it.
+            self._known[checkpoint.state_key].discard(path)  # A later step may use this path.
             self._trainer.strategy.remove_checkpoint(path)
 
     # -- EarlyStopping and schedulers
 
-    def _check(self, stopper: Any, hook: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """The hook, where training logs the metric itself."""
+    def _check_if_logged(
+        self, stopper: Any, hook: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Calls the hook only if the training logs the metric itself."""
         if stopper.monitor in trainer.callback_metrics:
             hook(trainer, *args, **kwargs)
 
-    def _tell(self, news: News) -> None:
+    def _judge_stoppers(self, evaluation: EndedEvaluation) -> None:
         trainer = self._trainer
         logged = trainer.callback_metrics
         for stopper, hooks in self._stoppers.items():
-            if stopper in self._stopped or stopper.monitor not in news.metrics or stopper.monitor in logged:
+            name = stopper.monitor
+            if stopper in self._stopped or name not in evaluation.metrics or name in logged:
                 continue
-            logged[stopper.monitor] = _tensor(news.metrics[stopper.monitor])
-            asked_before, trainer.should_stop = trainer.should_stop, False
+            logged[name] = _tensor(evaluation.metrics[name])
+            stop_before, trainer.should_stop = trainer.should_stop, False
             try:
-                for hook in hooks:  # One of them checks, by check_on_train_epoch_end; the other returns.
+                for hook in hooks:  # Depending on check_on_train_epoch_end, one of them checks.
                     hook(trainer, trainer.lightning_module)
-                if trainer.should_stop:  # All ranks decide together, whatever one of them was asked before.
+                if trainer.should_stop:
                     self._stopped.add(stopper)
             finally:
-                logged.pop(stopper.monitor, None)
-                trainer.should_stop = trainer.should_stop or asked_before
-        for config in self._schedulers:
-            if config.monitor in news.metrics and config.monitor not in logged:
-                trainer.lightning_module.lr_scheduler_step(config.scheduler, _tensor(news.metrics[config.monitor]))
+                logged.pop(name, None)
+                trainer.should_stop = trainer.should_stop or stop_before
 
-    def _look_for_names(self, news: News) -> None:
-        """A monitored name that no suite has is said once, when the first result of each suite is there."""
-        if not news.metrics or news.suite in self._heard:
+    def _step_schedulers(self, evaluation: EndedEvaluation) -> None:
+        for config in self._schedulers:
+            name = config.monitor
+            if name in evaluation.metrics and name not in self._trainer.callback_metrics:
+                value = _tensor(evaluation.metrics[name])
+                self._trainer.lightning_module.lr_scheduler_step(config.scheduler, value)
+
+    def _warn_of_unknown_names(self, evaluation: EndedEvaluation) -> None:
+        """Warns once of monitored metrics that do not exist, when each suite has given metrics."""
+        if not evaluation.metrics or evaluation.suite in self._seen_suites:
             return
-        self._heard.add(news.suite)
-        self._names.update(news.metrics)
-        if self._heard < self._suites or not self._trainer.is_global_zero:
+        self._seen_suites.add(evaluation.suite)
+        self._seen_metrics.update(evaluation.metrics)
+        if self._seen_suites < self._suites or not self._trainer.is_global_zero:
             return
-        for who, name in _monitored(self._checkpoints, self._stoppers, self._schedulers).items():
-            if name not in self._names and name not in self._trainer.callback_metrics:
+        monitored = _monitored_metrics(self._checkpoints, self._stoppers, self._schedulers)
+        for who, name in monitored.items():
+            if name not in self._seen_metrics and name not in self._trainer.callback_metrics:
                 log.warning(
-                    "%s waits for %s, which neither training nor suite %s gives; change its monitor to one of: %s",
+                    "%s waits for %s, which neither training nor suite %s gives; change its monitor"
+                    " to one of: %s",
                     who,
                     name,
                     ", ".join(sorted(self._suites)),
-                    ", ".join(sorted(self._names)),
+                    ", ".join(sorted(self._seen_metrics)),
                 )
 
 
-def said_before(trainer: Any, has_callback: bool) -> List[str]:
-    """What will not work in this fit, each with what to change. has_callback: EvalqCallback is there, not the logger alone."""
-    said = []
+def setup_warnings(trainer: Any, has_callback: bool) -> List[str]:
+    """Warnings about what will not work in this fit; each says what to change. has_callback:
+    whether there is an EvalqCallback, not only an EvalqLogger."""
+    warnings = []
     checkpoints = [each for each in trainer.callbacks if _is_a(each, "ModelCheckpoint")]
     if any(_never_saves(trainer, checkpoint) for checkpoint in checkpoints):
-        said.append(
-            "ModelCheckpoint saves nothing: with limit_val_batches=0 it waits for a validation that never comes; give it"
-            " save_on_train_epoch_end=True (and every_n_epochs), or every_n_train_steps"
+        warnings.append(
+            "ModelCheckpoint saves nothing: with limit_val_batches=0 it waits for a validation that"
+            " never comes; give it save_on_train_epoch_end=True (and every_n_epochs), or"
+            " every_n_train_steps"
         )
     if validates_here(trainer):
-        return said
+        return warnings
     stoppers = [each for each in trainer.callbacks if _is_a(each, "EarlyStopping")]
     schedulers = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     if not has_callback:
-        for who, name in _monitored(checkpoints, stoppers, schedulers).items():
-            said.append(
-                f"EvalqLogger cannot give {name} to {who}: if training itself does not log {name}, replace"
-                " logger=EvalqLogger(...) by callbacks=[EvalqCallback(...)]"
+        for who, name in _monitored_metrics(checkpoints, stoppers, schedulers).items():
+            warnings.append(
+                f"EvalqLogger cannot give {name} to {who}: if training itself does not log {name},"
+                " replace logger=EvalqLogger(...) by callbacks=[EvalqCallback(...)]"
             )
     for checkpoint in checkpoints:
-        late = [name for name in _names_needed(checkpoint) if name == checkpoint.monitor or name.startswith("val")]
-        shown = [name for name in late if name in _FILE_NAME_FIELD.findall(checkpoint.filename or "")]
+        shown = [
+            name
+            for name in _metrics_needed(checkpoint)
+            if (name == checkpoint.monitor or name.startswith("val"))
+            and name in _FILE_NAME_FIELD.findall(checkpoint.filename or "")
+        ]
         if shown:
-            said.append(
-                f"file names of checkpoints show nan for {', '.join(shown)}, which is not known when a checkpoint is saved;"
-                ' use ModelCheckpoint(filename="{epoch}-{step}")'
+            warnings.append(
+                f"file names of checkpoints show nan for {', '.join(shown)}, which is not known"
+                ' when a checkpoint is saved; use ModelCheckpoint(filename="{epoch}-{step}")'
             )
-    return said
+    return warnings
 
 
 def validates_here(trainer: Any) -> bool:
@@ -250,30 +283,39 @@ def validates_here(trainer: Any) -> bool:
     return bool(trainer.enable_validation)
 
 
-def _names_needed(checkpoint: Any) -> List[str]:
+def _metrics_needed(checkpoint: Any) -> List[str]:
+    """The metrics in the checkpoint's file name, and the one that it monitors."""
     fields = _FILE_NAME_FIELD.findall(checkpoint.filename or "")
     names = [name for name in fields if name not in ("epoch", "step")]
     return [*names, checkpoint.monitor] if checkpoint.monitor is not None else names
 
 
-def _monitored(checkpoints: Sequence[Any], stoppers: Any, schedulers: Sequence[Any]) -> Dict[str, str]:
-    """What monitors a metric, as a user wrote it, and the metric."""
-    found = {f"{type(each).__name__}(monitor={each.monitor!r})": str(each.monitor) for each in checkpoints if each.monitor}
-    found.update({f"{type(each).__name__}(monitor={each.monitor!r})": str(each.monitor) for each in stoppers})
-    found.update({f"{type(each.scheduler).__name__} with monitor {each.monitor!r}": str(each.monitor) for each in schedulers})
+def _monitored_metrics(
+    checkpoints: Sequence[Any], stoppers: Any, schedulers: Sequence[Any]
+) -> Dict[str, str]:
+    """What monitors a metric, in the words of the user's code -> the metric."""
+    found: Dict[str, str] = {}
+    for each in [*(one for one in checkpoints if one.monitor), *stoppers]:
+        found[f"{type(each).__name__}(monitor={each.monitor!r})"] = str(each.monitor)
+    for each in schedulers:
+        name = type(each.scheduler).__name__
+        found[f"{name} with monitor {each.monitor!r}"] = str(each.monitor)
     return found
 
 
 def _is_a(callback: Any, name: str) -> bool:
-    """Whether it is Lightning's callback of this name, under either import name, or made from it."""
+    """Whether the callback's class is, or is derived from, Lightning's class of this name, under
+    either import name."""
     return any(
         kind.__name__ == name and kind.__module__.startswith(("lightning.", "pytorch_lightning."))
         for kind in type(callback).__mro__
     )
 
 
-def _wrap(callback: Any, names: Sequence[str], around: Callable[..., None]) -> Iterator[Callable[..., Any]]:
-    """around(callback, hook, ...) is called in place of each hook; gives the hooks."""
+def _wrap(
+    callback: Any, names: Sequence[str], around: Callable[..., None]
+) -> Iterator[Callable[..., Any]]:
+    """Replaces each named hook by a call of around(callback, hook, ...). Yields the hooks."""
     for name in names:
         hook = getattr(callback, name)
         setattr(callback, name, functools.partial(around, callback, hook))
@@ -281,7 +323,7 @@ def _wrap(callback: Any, names: Sequence[str], around: Callable[..., None]) -> I
 
 
 def _never_saves(trainer: Any, checkpoint: Any) -> bool:
-    """With check_val_every_n_epoch and the like it saves when validation here has ended."""
+    """Whether the checkpoint saves only after a validation, and there is none."""
     after_epochs = getattr(checkpoint, "_should_save_on_train_epoch_end", None)
     if getattr(trainer, "limit_val_batches", None) != 0 or after_epochs is None:
         return False

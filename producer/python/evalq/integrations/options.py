@@ -1,4 +1,5 @@
-"""Checks the options of the callbacks. If one is wrong, the callback does nothing in that training."""
+"""Checks the options of the callbacks. If one is wrong, the callback does nothing in that
+training."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ _KINDS: Dict[str, Callable[[str, Any], Any]] = {
 
 
 def refused(who: str, options: Mapping[str, Any]) -> bool:
-    """Whether an option has a wrong type; logs it once. The callback then does nothing, and the trainer runs without it."""
+    """Whether an option has a wrong type; logs it once. The callback then does nothing, and the
+    trainer runs without it."""
     for name, value in options.items():
         try:
             _KINDS[name](name, value)

@@ -18,8 +18,8 @@ log = logging.getLogger("evalq")
 
 
 def default_run(output_dir: str) -> str:
-    """$EVALQ_RUN, otherwise the directory's name with a hash of host, real path and time, so that a directory can be
-    used for several runs. A resumed run takes its name from its checkpoint."""
+    """$EVALQ_RUN, otherwise the directory's name with a hash of host, real path and time, so that a
+    directory can be used for several runs. A resumed run takes its name from its checkpoint."""
     given = os.environ.get("EVALQ_RUN")
     if given:
         return given
@@ -30,7 +30,8 @@ def default_run(output_dir: str) -> str:
 
 
 class RunClient:
-    """A client whose calls never raise. If it cannot be opened, nothing is submitted, and one warning says so."""
+    """A client whose calls never raise. If it cannot be opened, nothing is submitted, and one
+    warning says so."""
 
     def __init__(self, open_client: Callable[[], Client]) -> None:
         self._open_client = open_client
@@ -130,7 +131,8 @@ class RunClient:
             return False
 
     def close(self) -> None:
-        """Sends what is ready, within a second. Weights in shared memory stay until the process ends."""
+        """Sends what is ready, within a second. Weights in shared memory stay until the process
+        ends."""
         client = self._client
         if client is None:
             return

@@ -28,8 +28,8 @@ _WAITING_SECONDS = 10.0
 class TrainingRun:
     """One training. suites and variant are the same for all its checkpoints.
 
-    client() opens the client; name(result) gives a metric's name in the training's logs; last() waits at most wait
-    seconds; pending is what pending() returned in an earlier session of the run.
+    client() opens the client; name(result) gives a metric's name in the training's logs; last()
+    waits at most wait seconds; pending is what pending() returned in an earlier session of the run.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class TrainingRun:
         return self._submitted(step, taken)
 
     def submit_newest(self, state: Callable[[], Mapping[str, Any]], step: int, epoch: Optional[float], **options: Any) -> None:
-        """Submits the weights of a step that is not due, if a worker is idle; otherwise returns in microseconds. state is
-        called only if a worker is idle."""
+        """Submits the weights of a step that is not due, if a worker is idle; otherwise returns in
+        microseconds. state is called only if a worker is idle."""
         if step <= 0 or step == self._last_due:
             return
         for suite in self.suites:  # A worker may be idle for one of the suites only.
@@ -107,12 +107,13 @@ class TrainingRun:
                 self._ledger.due(step, [suite], self.variant, epoch)
 
     def is_between(self, step: int) -> bool:
-        """Whether only submit_newest() submitted the step. Its metrics are logged but decide nothing, because the number of
-        such evaluations depends on the workers."""
+        """Whether only submit_newest() submitted the step. Its metrics are logged but decide
+        nothing, because the number of such evaluations depends on the workers."""
         return step in self._between
 
     def reserve_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Allocates memory for such weights, so that the first submit takes no longer than later ones."""
+        """Allocates memory for such weights, so that the first submit takes no longer than later
+        ones."""
         self._feed.reserve_state_dict(state)
 
     def _submitted(self, step: int, taken: bool) -> bool:
@@ -141,7 +142,8 @@ class TrainingRun:
     # -- results
 
     def look(self, now: bool = False) -> List[Evaluation]:
-        """The evaluations that are ready. Cheap enough for every step. now: check even if the last check was just before."""
+        """The evaluations that are ready. Cheap enough for every step. now: check even if the last
+        check was just before."""
         moment = time.monotonic()
         if not now and moment - self._polled_at < _POLL_SECONDS:
             return []
@@ -149,8 +151,8 @@ class TrainingRun:
         return self._arrivals()
 
     def last(self, began: float, seconds: float) -> Tuple[List[Evaluation], bool]:
-        """Returns ready evaluations, and whether these were the last. Waits at most seconds, and at most wait seconds since
-        began (monotonic)."""
+        """Returns ready evaluations, and whether these were the last. Waits at most seconds, and at
+        most wait seconds since began (monotonic)."""
         until = time.monotonic() + seconds
         deadline = began + self._wait
         self._reached_at = max(self._reached_at, began)
@@ -174,7 +176,8 @@ class TrainingRun:
                 return [], False
 
     def settle(self, step: int, keep: bool = False) -> None:
-        """Call it after the step's results were used. keep: the step is the best so far and may have to be put back."""
+        """Call it after the step's results were used. keep: the step is the best so far and may
+        have to be put back."""
         if not keep and not self.is_pending(step):
             self.held.release(step)
 

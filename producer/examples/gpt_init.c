@@ -4,15 +4,8 @@
 #include <string.h>
 
 #include "gpt.h"
-#include "gpt_parts.h"
-#include "mlp.h"
-
-static float random_normal(uint64_t *seed)
-{
-    const double radius = sqrt(-2.0 * log(1.0 - random_unit(seed)));
-
-    return (float)(radius * cos(6.283185307179586 * random_unit(seed)));
-}
+#include "gpt_activations.h"
+#include "random.h"
 
 static void add_tensor(struct gpt *gpt, int *at, const char *name, int rows, int columns)
 {
@@ -25,7 +18,10 @@ static void add_tensor(struct gpt *gpt, int *at, const char *name, int rows, int
     gpt->count += (size_t)(rows > 0 ? rows : 1) * (size_t)columns;
 }
 
-/* In the order gpt.c counts on: the tables, of each layer its parts with their biases, the norm. */
+/*
+ * The order is the one that gpt.c expects: the two embeddings; for each layer, its parts, each with
+ * weight and bias; the last norm.
+ */
 static void name_tensors(struct gpt *gpt)
 {
     static const struct {
@@ -54,49 +50,55 @@ static void name_tensors(struct gpt *gpt)
     add_tensor(gpt, &at, "ln_f.bias", 0, GPT_WIDTH);
 }
 
-/* As GPT-2: matrices normal with 0.02, those that add to the residual less; norms one, biases 0. */
-static void initialise(struct gpt *gpt, uint64_t *seed)
+/*
+ * Initialises as GPT-2 does. Matrices are normal with deviation 0.02, or less if their output is
+ * added to the residual; weights of norms are 1 and biases 0.
+ */
+static void initialise(struct gpt *gpt, uint64_t *random_state)
 {
     for (int at = 0; at < GPT_TENSORS; at++) {
         const struct gpt_tensor *tensor = &gpt->tensors[at];
-        const bool adds = strstr(tensor->name, "c_proj") != NULL;
-        const bool ones = tensor->rows == 0 && strstr(tensor->name, ".weight") != NULL;
-        const float scale = adds ? 0.02f / sqrtf(2.0f * GPT_LAYERS) : 0.02f;
+        const bool is_projection = strstr(tensor->name, "c_proj") != NULL;
+        const bool is_norm = tensor->rows == 0 && strstr(tensor->name, ".weight") != NULL;
+        const float scale = is_projection ? 0.02f / sqrtf(2.0f * GPT_LAYERS) : 0.02f;
         const size_t count =
             (size_t)(tensor->rows > 0 ? tensor->rows : 1) * (size_t)tensor->columns;
         for (size_t i = 0; i < count; i++) {
-            gpt->values[tensor->offset + i] = tensor->rows > 0 ? scale * random_normal(seed)
-                                              : ones           ? 1.0f
+            gpt->values[tensor->offset + i] = tensor->rows > 0 ? scale * random_normal(random_state)
+                                              : is_norm        ? 1.0f
                                                                : 0.0f;
         }
     }
 }
 
-/* Cuts the batch's memory into pieces; with none it only counts. Returns the floats needed. */
-static size_t cut_memory(struct gpt_activations *a, float *memory, size_t rows)
+/*
+ * Points all buffers of a batch with so many rows into memory. Returns how many floats that needs;
+ * the caller may first call it with any memory to learn the number.
+ */
+static size_t assign_buffers(struct gpt_activations *a, float *memory, size_t rows)
 {
     size_t used = 0;
     const size_t width = rows * GPT_WIDTH;
 
     for (int at = 0; at < GPT_LAYERS; at++) {
         struct gpt_layer *l = &a->layers[at];
-        float **const rows_wide[] = {&l->input, &l->norm_1, &l->mixed, &l->middle, &l->norm_2};
+        float **const rows_wide[] = {&l->input, &l->norm_1, &l->attended, &l->residual, &l->norm_2};
         for (size_t i = 0; i < sizeof(rows_wide) / sizeof(rows_wide[0]); i++, used += width) {
             *rows_wide[i] = memory + used;
         }
         l->qkv = memory + used;
         l->up = l->qkv + 3 * width;
-        l->bent = l->up + 4 * width;
-        l->active = l->bent + 4 * width;
-        l->chances = l->active + 4 * width;
-        l->scale_1 = l->chances + rows * GPT_HEADS * GPT_CONTEXT;
+        l->tangent = l->up + 4 * width;
+        l->active = l->tangent + 4 * width;
+        l->attention = l->active + 4 * width;
+        l->scale_1 = l->attention + rows * GPT_HEADS * GPT_CONTEXT;
         l->scale_2 = l->scale_1 + rows;
         used += 15 * width + rows * GPT_HEADS * GPT_CONTEXT + 2 * rows;
     }
     a->output = memory + used;
     a->norm = a->output + width;
     a->d_row = a->norm + width;
-    a->d_other = a->d_row + 4 * width; // DOWN's input is four times as wide.
+    a->d_other = a->d_row + 4 * width; // The input of DOWN is four times as wide.
     a->d_wide = a->d_other + 4 * width;
     a->d_qkv = a->d_wide + 4 * width;
     a->scale = a->d_qkv + 3 * width;
@@ -107,7 +109,7 @@ static size_t cut_memory(struct gpt_activations *a, float *memory, size_t rows)
            (size_t)GPT_WIDTH * (4 * GPT_WIDTH + GPT_VOCABULARY);
 }
 
-bool gpt_make(struct gpt *gpt, int batch, uint64_t *seed)
+bool gpt_init(struct gpt *gpt, int batch, uint64_t *random_state)
 {
     memset(gpt, 0, sizeof(*gpt));
     name_tensors(gpt);
@@ -116,8 +118,8 @@ bool gpt_make(struct gpt *gpt, int batch, uint64_t *seed)
     if (gpt->activations == NULL) {
         return false;
     }
-    static float nowhere[1]; // Pieces are only measured.
-    const size_t floats = cut_memory(gpt->activations, nowhere, (size_t)batch * GPT_CONTEXT);
+    static float unused[1]; // The first call only computes the size.
+    const size_t floats = assign_buffers(gpt->activations, unused, (size_t)batch * GPT_CONTEXT);
     gpt->memory = calloc(floats, sizeof(float));
     gpt->values = calloc(gpt->count, sizeof(float));
     gpt->gradients = calloc(gpt->count, sizeof(float));
@@ -127,8 +129,8 @@ bool gpt_make(struct gpt *gpt, int batch, uint64_t *seed)
         gpt->moments == NULL || gpt->squares == NULL) {
         return false;
     }
-    (void)cut_memory(gpt->activations, gpt->memory, (size_t)batch * GPT_CONTEXT);
-    initialise(gpt, seed);
+    (void)assign_buffers(gpt->activations, gpt->memory, (size_t)batch * GPT_CONTEXT);
+    initialise(gpt, random_state);
     return true;
 }
 
