@@ -99,20 +99,21 @@ describe() {
 
 libraries() {
     mkdir -p "$prefix/lib/pkgconfig" "$prefix/include"
-    configure="{ [ -x configure ] || autoreconf -fi; } && ./configure --prefix=$prefix --disable-shared --with-pic"
+    cmake="rm -rf b && cmake -B b -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$prefix -DCMAKE_INSTALL_LIBDIR=lib
+        -DBUILD_SHARED_LIBS=OFF -DBUILD_TESTING=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_POLICY_VERSION_MINIMUM=3.5"
+    make="cmake --build b && cmake --install b"
+    cmake=$(echo $cmake)
     export CFLAGS="-O2 -fPIC"
     build hiredis "make static hiredis.pc PREFIX=$prefix && mkdir -p $prefix/include/hiredis && cp *.h $prefix/include/hiredis &&
         cp -r adapters $prefix/include/hiredis && cp libhiredis.a $prefix/lib && cp hiredis.pc $prefix/lib/pkgconfig"
-    build jansson "$configure && make && make install"
-    build libyaml "$configure && make && make install"
-    build libmicrohttpd "$configure --disable-https --disable-doc --disable-examples --disable-tools --disable-curl &&
-        make && make install"
+    build jansson "$cmake -DJANSSON_BUILD_DOCS=OFF -DJANSSON_EXAMPLES=OFF -DJANSSON_WITHOUT_TESTS=ON && $make"
+    build libyaml "$cmake && $make"
+    build libmicrohttpd "./configure --prefix=$prefix --disable-shared --with-pic --disable-https --disable-doc --disable-examples \
+        --disable-tools --disable-curl && make && make install"
     build zlib "./configure --prefix=$prefix --static && make libz.a && cp libz.a $prefix/lib &&
         cp zlib.h zconf.h $prefix/include && cp zlib.pc $prefix/lib/pkgconfig"
     build xxhash "make libxxhash.a && cp libxxhash.a $prefix/lib && cp xxhash.h xxh3.h $prefix/include"
-    build msgpack-c "rm -rf b && cmake -B b -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$prefix -DCMAKE_INSTALL_LIBDIR=lib \
-        -DBUILD_SHARED_LIBS=OFF -DMSGPACK_ENABLE_SHARED=OFF -DMSGPACK_BUILD_TESTS=OFF -DMSGPACK_BUILD_EXAMPLES=OFF \
-        -DCMAKE_POSITION_INDEPENDENT_CODE=ON && cmake --build b && cmake --install b"
+    build msgpack-c "$cmake -DMSGPACK_ENABLE_SHARED=OFF -DMSGPACK_BUILD_TESTS=OFF -DMSGPACK_BUILD_EXAMPLES=OFF && $make"
     unset CFLAGS
     # Their headers alone.
     for package in openssl curl; do
@@ -123,6 +124,7 @@ libraries() {
     done
     cp -r "/usr/include/$(gcc -print-multiarch)/openssl" "$prefix/include/"
     describe libxxhash 0.8.1 "-L$prefix/lib -lxxhash"
+    describe yaml-0.1 0.2.5 "-L$prefix/lib -lyaml"
 }
 
 # header PACKAGE: a header of this machine's openssl or curl.

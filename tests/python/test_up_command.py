@@ -226,6 +226,13 @@ class UpCommandTest(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("'evalq-gateway' is neither beside evalq nor in $PATH: install it, or remove the section `gateway` from ", done.stderr)
 
+    def test_a_missing_server_is_said_with_what_to_do(self) -> None:
+        self.environment["PATH"] = self.directory
+        process = self.start("/bin/echo", "it ran")
+        self.assertEqual(process.wait(DEADLINE), 3, self.said())
+        self.assertIn("install one, for example with pip install 'evalq[server]'", self.said())
+        self.assertNotIn("it ran", self.said())
+
     def test_the_command_begins_when_its_evaluators_are_ready(self) -> None:
         self.write("evalq.yaml", PERSISTENT)
         self.write("warm.py", EVALUATOR)

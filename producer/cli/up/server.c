@@ -187,7 +187,8 @@ static enum evq_status find_program(struct evq_server *server, struct evq_error 
         }
     }
     return evq_error_set(err, EVQ_E_NOT_FOUND,
-                         "neither 'redis-server' nor 'valkey-server' is beside evalq or in $PATH");
+                         "neither 'redis-server' nor 'valkey-server' is beside evalq or in $PATH: "
+                         "install one, for example with pip install 'evalq[server]'");
 }
 
 enum evq_status evq_server_prepare(struct evq_server *server, const char *directory,
