@@ -103,7 +103,7 @@ class AddressTest(Trouble):
         warnings = self.warnings(training)  # A word at the start, and one at the end.
         self.assertEqual(len(warnings), 2, warnings)
         self.assertIn("does not begin with redis://", warnings[0])
-        self.assertIn("4 of the submits were not taken", warnings[1])
+        self.assertIn("4 of the submits were not accepted", warnings[1])
         self.stack.up()
         self.stack.evalq("scan", self.stack.out, "--run", "t", "--suite", "eval")
         self.assert_results_arrive()
@@ -127,7 +127,7 @@ class AddressTest(Trouble):
         warnings = self.warnings(training)  # A word at the start, and one at the end.
         self.assertEqual(len(warnings), 2, warnings)
         self.assertIn("nothing will be evaluated: libevalq", warnings[0])
-        self.assertIn("4 of the submits were not taken", warnings[1])
+        self.assertIn("4 of the submits were not accepted", warnings[1])
 
 
 class ConfigurationTest(Trouble):

@@ -205,7 +205,7 @@ class LibraryTest(unittest.TestCase):
                     self.assertFalse(client.submit("/nowhere", step=step, suites="quick"))
         self.assertEqual(len(logs.output), 2, logs.output)
         self.assertIn("nothing can be submitted, so nothing will be evaluated: libevalq was not found", logs.output[0])
-        self.assertIn("3 of the submits were not taken; the last: step 3 was not submitted: libevalq was not found", logs.output[1])
+        self.assertIn("3 of the submits were not accepted; the last: step 3 was not submitted: libevalq was not found", logs.output[1])
 
     def test_with_errors_that_raise_nothing_is_said_at_the_end(self) -> None:
         with scene(NATIVE) as made, self.assertNoLogs("evalq", "WARNING"):

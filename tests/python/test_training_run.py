@@ -50,13 +50,13 @@ class WatchTest(unittest.TestCase):
         old = [replace(result, finished_ms=1) for result in evaluation(5, "regular", 0.5)]
         new = [replace(result, job=result.job + "~2") for result in evaluation(5, "regular", 0.25)]
         self.came += old
-        watch._feed.ended_since = lambda moment: bool(self.came.extend(new) or True)  # type: ignore[method-assign]
+        watch._client.ended_since = lambda moment: bool(self.came.extend(new) or True)  # type: ignore[method-assign]
         self.assertEqual([found.metrics for found in watch.look(now=True)], [{"loss": 0.25}])
 
     def test_the_wait_at_the_end_is_said_as_a_limit_with_one_evaluation_in_the_singular(self) -> None:
         watch = self.watch("regular")
         watch.submit("/nowhere/step-5.pt", 5, None)
-        watch._feed.ended = lambda seconds: False  # type: ignore[method-assign]
+        watch._client.ended = lambda seconds: False  # type: ignore[method-assign]
         with mock.patch("evalq.integrations.training_run._WAITING_SECONDS", -1.0), self.assertLogs("evalq", "WARNING") as logs:
             watch.last(time.monotonic(), 0.0)
         self.assertIn("1 evaluation is still open. This process ends as soon as they have, or after another 600 s", logs.output[0])

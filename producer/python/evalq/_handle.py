@@ -16,7 +16,8 @@ from .result import Best, Result
 _PATH_BYTES = 8192
 _METRIC_BYTES = 256
 _JOB_BYTES = 256
-_PATHS = ("config", "ring_directory", "log_path")  # May hold any bytes; the caller has checked them as paths.
+# These options may have any bytes; the caller has checked that they are paths.
+_PATHS = ("config", "ring_directory", "log_path")
 _CALL_MS_MAX = 2**31 - 1
 
 Suites = Union[str, Sequence[str]]
@@ -74,7 +75,8 @@ def needs_text(needs: Optional[Needs]) -> Optional[str]:
     labels = texts.get("labels")
     if labels is not None and not isinstance(labels, str):
         texts["labels"] = "+".join(str(label) for label in labels)
-    return _arguments.text("needs", ",".join(f"{key}={value}" for key, value in texts.items()) or "gpus=0")
+    joined = ",".join(f"{key}={value}" for key, value in texts.items())
+    return _arguments.text("needs", joined or "gpus=0")
 
 
 def _text(value: Any) -> str:
@@ -184,7 +186,8 @@ class Handle:
             return None
         if code != _library.OK:
             raise self.failure(code)
-        return Best(name.value.decode(errors="replace"), value.value, step.value, os.fsdecode(path.value) or None)
+        found_name = name.value.decode(errors="replace")
+        return Best(found_name, value.value, step.value, os.fsdecode(path.value) or None)
 
     def withdraw_job(self, job: str, reason: str, timeout_ms: int) -> int:
         return self.calls.withdraw_job(self._pointer, job.encode(), reason.encode(), timeout_ms)
@@ -199,7 +202,9 @@ class Handle:
         """The suites for which a worker is idle; this takes the worker's request. [] also if Redis
         does not answer."""
         out = ctypes.create_string_buffer(len(suites.encode()) + 1)
-        code = self.calls.idle(self._pointer, suites.encode(), _bytes(needs), out, len(out), timeout_ms)
+        code = self.calls.idle(
+            self._pointer, suites.encode(), _bytes(needs), out, len(out), timeout_ms
+        )
         return out.value.decode().split(",") if code == _library.OK else []
 
     def stats(self) -> _library.StatsView:

@@ -18,7 +18,7 @@ from .result import Best, Result
 
 _POLL_CALL_MS = 1000
 _POLL_SECONDS = 0.25  # Between two polls while jobs are open.
-_POLL_IDLE_SECONDS = 2.0  # Between two polls after nothing came for a while, or while Redis is away.
+_POLL_IDLE_SECONDS = 2.0  # Between two polls after a while without results, or without Redis.
 _UNREAD_MAX = 20000  # At most so many unread results are kept; the oldest are dropped.
 _PATHS_MAX = 4000  # The paths of so many newest submits are kept.
 
@@ -31,7 +31,8 @@ class ResultReader:
 
     def __init__(self, log: Optional[logging.Logger]) -> None:
         self._log = log
-        self._lock = threading.RLock()  # A signal handler may submit during a submit, so the lock is reentrant.
+        # The lock is reentrant, because a signal handler may submit in the middle of a submit.
+        self._lock = threading.RLock()
         self._stop = threading.Event()
         self._reader: Optional[threading.Thread] = None
         self._arrived: Deque[Result] = deque()
@@ -39,7 +40,7 @@ class ResultReader:
         self.dropped = 0  # Of these, dropped before anybody read them.
         self._unlogged: List[Result] = []
         self._values: Dict[str, BestValues] = {}
-        self._variants: Dict[str, str] = {}  # Metric key -> variant, which may have a checkpoint file of its own.
+        self._variants: Dict[str, str] = {}  # Metric key -> variant, which may have its own file.
         self._paths: Dict[Tuple[int, str], Optional[str]] = {}
         self._newest: Dict[str, int] = {}  # Path -> the step that was saved there last.
 
@@ -61,7 +62,10 @@ class ResultReader:
         with self._lock:
             if self._reader is None and not self._stop.is_set():
                 self._reader = threading.Thread(
-                    target=_read, args=(weakref.ref(self), handle, self._stop), name="evalq-results", daemon=True
+                    target=_read,
+                    args=(weakref.ref(self), handle, self._stop),
+                    name="evalq-results",
+                    daemon=True,
                 )
                 self._reader.start()
 
@@ -86,7 +90,8 @@ class ResultReader:
             if not result.is_end:
                 path = self._paths.get((result.step, variant))
                 self._variants[result.key] = variant
-                self._values.setdefault(result.key, BestValues()).take(result.step, result.value, path)
+                values = self._values.setdefault(result.key, BestValues())
+                values.take(result.step, result.value, path)
             if self._log is not None and (result.step, variant) in self._paths:
                 self._unlogged.append(result)
         if len(self._arrived) > _UNREAD_MAX:
@@ -111,7 +116,8 @@ class ResultReader:
             first = self.dropped == 1
         if first and self._log is not None:
             self._log.warning(
-                "nobody reads the results: the newest %d are kept; stats().results_dropped counts the dropped ones",
+                "nobody reads the results: the newest %d are kept; stats().results_dropped counts"
+                " the dropped ones",
                 _UNREAD_MAX,
             )
 
@@ -160,7 +166,8 @@ class ResultReader:
 
 def _log_task(log: logging.Logger, values: List[Result]) -> None:
     first = values[0]
-    step = str(first.step) + "".join(first.job.partition("~")[1:])  # 50~2 is a resubmit of step 50 with other weights.
+    # 50~2 is a second submit of step 50, with other weights.
+    step = str(first.step) + "".join(first.job.partition("~")[1:])
     if not first.is_end:
         text = ", ".join(f"{value.metric}={value.value:.6g}" for value in values)
         log.info("step %s %s/%s (%s): %s", step, first.suite, first.task, first.variant, text)
@@ -168,7 +175,8 @@ def _log_task(log: logging.Logger, values: List[Result]) -> None:
         asked = first.state == "cancelled" or first.reason.startswith("superseded")
         level = logging.INFO if asked else logging.WARNING
         reason = first.reason or "no reason given"
-        log.log(level, "step %s: the evaluation by %s ended as %s: %s", step, first.suite, first.state, reason)
+        text = "step %s: the evaluation by %s ended as %s: %s"
+        log.log(level, text, step, first.suite, first.state, reason)
 
 
 def _read(arrivals: "weakref.ref[ResultReader]", handle: Handle, stop: threading.Event) -> None:

@@ -15,7 +15,18 @@ import threading
 import time
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Type,
+    Union,
+)
 
 from . import _arguments, _library
 from ._result_reader import ResultReader
@@ -38,22 +49,26 @@ StateDict = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 class Client:
     """Submits checkpoints of one run and brings their results back.
 
-    url       Redis, as redis://HOST:PORT or unix://PATH. Default: as evalq's programs find it ($EVALQ_URL,
-              ./.evalq/url, the configuration).
-    run       Name of the training run. Default: $EVALQ_RUN, otherwise made from host and working directory.
+    url       Redis, as redis://HOST:PORT or unix://PATH. Default: as evalq's programs find it
+              ($EVALQ_URL, ./.evalq/url, the configuration).
+    run       Name of the training run. Default: $EVALQ_RUN, else made from host and working
+              directory.
     queue     Default: $EVALQ_QUEUE, then the configuration's, then "main".
-    config    Configuration file; its ``roots`` contain the checkpoints. Default: as evalq's programs.
+    config    Configuration file; its ``roots`` contain the checkpoints. Default: as evalq's
+              programs.
     raise_errors  True: calls raise EvalqError instead of logging a warning and returning False.
-    log       True: one line per submit, arrival and error through ``logging.getLogger("evalq")``; a Logger:
-              through that one; False: nothing at all.
+    log       True: one line per submit, arrival and error through
+              ``logging.getLogger("evalq")``; a Logger: through that one; False: nothing at all.
     pin       False: checkpoints are not pinned; a deleted one is not evaluated.
     snapshots How many state dicts may be in shared memory at the same time.
-    snapshot_directory    Directory for them; the root "shm" of the configuration. Default: /dev/shm/evalq-UID.
-    snapshot_host This machine's name or address as other workers see it, to fetch state dicts. Default:
-              $EVALQ_SNAPSHOT_HOST, otherwise the address that reaches Redis; "none": nobody can fetch.
-    session_ms    When this session of the run began, unix ms. Default: the start of this process.
-    ring_directory    Directory for unsent submits, on a local disk. Default: ~/.local/state/evalq.
-    close_seconds How long close() waits at most for ready submits to be sent.
+    snapshot_directory  Directory for them; the root "shm" of the configuration. Default:
+              /dev/shm/evalq-UID.
+    snapshot_host  This machine's name or address, which other workers use to fetch state dicts.
+              Default: $EVALQ_SNAPSHOT_HOST, else the address that reaches Redis; "none": nobody
+              can fetch.
+    session_ms  When this session of the run began, unix ms. Default: the start of this process.
+    ring_directory  Directory for unsent submits, on a local disk. Default: ~/.local/state/evalq.
+    close_seconds  How long close() waits at most for ready submits to be sent.
 
     A wrong configuration never stops training: it is logged once, and every submit returns False.
     """
@@ -97,10 +112,15 @@ class Client:
         _clients.add(self)
         try:
             self._options["config"] = _arguments.optional_path("config", config)
-            self._options["ring_directory"] = _arguments.optional_path("ring_directory", ring_directory)
+            self._options["ring_directory"] = _arguments.optional_path(
+                "ring_directory", ring_directory
+            )
             self._options["pin_disabled"] = 0 if pin else 1
-            self._options["close_ms"] = max(1, int(1000 * min(_arguments.seconds("close_seconds", close_seconds), 86400.0)))
-            self._snapshot_directory = _arguments.optional_path("snapshot_directory", snapshot_directory)
+            limit = min(_arguments.seconds("close_seconds", close_seconds), _LIMIT_SECONDS)
+            self._options["close_ms"] = max(1, int(1000 * limit))
+            self._snapshot_directory = _arguments.optional_path(
+                "snapshot_directory", snapshot_directory
+            )
             self._snapshot_limit = max(1, _arguments.whole("snapshots", snapshots))
         except Exception as error:
             self._refused = f"Client: {_arguments.sentence(error)}"
@@ -133,21 +153,26 @@ class Client:
         checkpoint is complete. The client pins it within moments; then the training may delete it.
 
         suites    "quick", "quick,full" or ["quick", "full"]: names from the workers' configuration.
-        variant   Which weights of the step: "regular", "ema", or your own name. Each variant has its own curve.
-        policy    "all" (default), "latest" (a newer checkpoint replaces queued older ones of the suite) or
-                  "backfill" (keeps the curve even if evaluation is slower than training).
+        variant   Which weights of the step: "regular", "ema", or your own name. Each variant has
+                  its own curve.
+        policy    "all" (default), "latest" (a newer checkpoint replaces queued older ones of the
+                  suite) or "backfill" (keeps the curve even if evaluation is slower than training).
         keep      True: never replaced by a newer one. For final checkpoints and milestones.
         priority  "urgent", "high", "normal" (default) or "backfill".
-        params    Passed to the evaluator as text. trackers: {"wandb_run_id": ...}, the runs that get the results.
-        held      A copy of path, such as hard links, that stays when path is deleted. The client pins this copy.
-        needs     Replaces the suite's needs: {"gpus": 2, "gpu_memory": "40GiB", "labels": ["a100"]}, any of them, or
-                  the same as text. {}: only a slot.
+        params    Passed to the evaluator as text.
+        trackers  The tracker runs that get the results, such as {"wandb_run_id": ...}.
+        held      A copy of path, such as hard links, that stays when path is deleted. The client
+                  pins this copy.
+        needs     Replaces the suite's needs, such as {"gpus": 2, "gpu_memory": "40GiB", "labels":
+                  ["a100"]}, or the same as text. {}: only a slot.
 
         Returns True if accepted: the submit survives the death of this process and the absence of
         Redis.
         """
         try:
-            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
+            submit = Submit.of(
+                step, suites, variant, policy, keep, priority, epoch, params, trackers, needs
+            )
             handle = self._open()
             name = _arguments.path("path", path)
             code = handle.submit(name, submit, _arguments.optional_path("held", held))
@@ -184,9 +209,10 @@ class Client:
         claimed, and the log says so. Each is removed when its jobs have ended. Workers on this host
         read it in place; others fetch it from this process. metadata goes into the file's header.
 
-        when      "now", or "idle": only if a worker of one of the suites has nothing else to do; otherwise returns
-                  False in microseconds. Called at every step, it lets a spare GPU evaluate the newest weights
-                  again and again. Each request of a worker gets one snapshot.
+        when      "now", or "idle": only if a worker of one of the suites has nothing else to do;
+                  otherwise returns False in microseconds. Called at every step, it lets a spare GPU
+                  evaluate the newest weights again and again. Each request of a worker gets one
+                  snapshot.
 
         Returns True if the copy was made. A later error, such as a full /dev/shm, is logged once.
         """
@@ -194,11 +220,15 @@ class Client:
         try:
             if when != "now":
                 request = self._idle_request(when, state_dict, suites, needs)
-                wanted = self._snapshot_store().requests.take(request) if request is not None else None
-                if wanted is None:
+                if request is None:
                     return False
-                suites = wanted
-            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
+                requested = self._snapshot_store().requests.take(request)
+                if requested is None:
+                    return False
+                suites = requested
+            submit = Submit.of(
+                step, suites, variant, policy, keep, priority, epoch, params, trackers, needs
+            )
             metadata = _arguments.mapping("metadata", metadata)
             self._open()
             given = state_dict() if callable(state_dict) else state_dict
@@ -247,7 +277,8 @@ class Client:
             handle = self._open()
             snapshots = self._snapshots
             if snapshots is not None and not snapshots.flush(deadline):
-                return self._fail(EvalqError("the timeout passed while a snapshot was being written", _library.TIMEOUT))
+                text = "the timeout passed while a snapshot was being written"
+                return self._fail(EvalqError(text, _library.TIMEOUT))
             silent = time.monotonic() + _SILENT_SECONDS
             while True:
                 left = max(0.0, deadline - time.monotonic())
@@ -256,10 +287,13 @@ class Client:
                 self._results.log()
                 if code == _library.OK:
                     return snapshots is None or self._all_rooted(snapshots)
-                if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0 or (last and code == _library.TIMEOUT):
+                if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0:
+                    raise handle.failure(code)
+                if last and code == _library.TIMEOUT:
                     raise handle.failure(code)
                 if self._log is not None and time.monotonic() >= silent:
-                    self._log.warning("wait: jobs of run '%s' are still open: `evalq status` says why", self.run)
+                    text = "wait: jobs of run '%s' are still open: `evalq status` says why"
+                    self._log.warning(text, self.run)
                     silent = math.inf
                 if code == _library.UNAVAILABLE:
                     time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
@@ -276,7 +310,8 @@ class Client:
             handle = self._open()
             left_ms = int(min(deadline - time.monotonic(), _LIMIT_SECONDS) * 1000)
             code = handle.wait(self._results.take, max(1, left_ms))
-            return code in (_library.OK, _library.NOT_FOUND)  # No root contains what is left: no result will come.
+            # NOT_FOUND: no root contains the remaining checkpoints, so no result will come.
+            return code in (_library.OK, _library.NOT_FOUND)
         except Exception as error:  # Any error: training continues.
             return self._fail(error, "wait: ")
 
@@ -287,9 +322,9 @@ class Client:
         metric that the run does not have is an error that names the existing ones.
 
         metric  "eval/digits/accuracy"; None: the first that the logger keeps.
-        mode    "max" or "min": this client compares all results of regular weights that arrived; NaN and infinite
-                values never win, the lower step wins a tie. None: the logger's answer, with the evaluator's
-                direction.
+        mode    "max" or "min": this client compares all results of regular weights that arrived;
+                NaN and infinite values never win, the lower step wins a tie. None: the logger's
+                answer, with the evaluator's direction.
         """
         try:
             metric = _arguments.optional_text("metric", metric)
@@ -300,7 +335,8 @@ class Client:
                 kept = handle.best(metric, limit_ms)
                 if kept is None and metric:
                     missing = handle.failure(_library.NOT_FOUND)
-                    if handle.best(None, limit_ms) is not None:  # The run has a best checkpoint, but not by this metric.
+                    # This is an error if the run has a best checkpoint by another metric.
+                    if handle.best(None, limit_ms) is not None:
                         raise missing
                 return self._results.still_there(kept) if kept is not None else None
             if mode not in ("max", "min") or not metric:
@@ -313,7 +349,9 @@ class Client:
             found = self._results.best(metric, mode)
             names = self._results.metrics()
             if found is None and names and metric not in names:
-                raise EvalqError(f"run '{self.run}' has no metric '{metric}' so far, only: {', '.join(names)}")
+                raise EvalqError(
+                    f"run '{self.run}' has no metric '{metric}' so far, only: {', '.join(names)}"
+                )
             return found
         except Exception as error:  # Any error: training continues.
             self._fail(error, "best: ")
@@ -347,15 +385,15 @@ class Client:
             unpinned=total("unpinned"),
             submit_ns_total=total("submit_ns_total"),
             submit_ns_max=max([0] + [int(view.submit_ns_max) for view in views]),
-            connected=any(view.connected for view in views),  # Snapshots have a connection of their own.
+            connected=any(view.connected for view in views),
             snapshots=snapshots.in_memory if snapshots is not None else 0,
             snapshots_dropped=snapshots.dropped if snapshots is not None else 0,
             results_dropped=self._results.dropped,
         )
 
     def flush(self, timeout: Optional[float] = None) -> bool:
-        """Until everything submitted so far is in Redis. False: the timeout passed, or Redis is
-        away."""
+        """Waits until everything submitted so far is in Redis. False: the timeout passed, or Redis
+        is away."""
         try:
             deadline = _deadline(timeout)
             handle = self._open()
@@ -389,15 +427,18 @@ class Client:
             handle.close()
         self._results.log()
         refused, self._refusals = self._refusals, 0
-        if refused and self._log is not None:  # A word at the start is far away after days of training.
-            self._log.warning("%d of the submits were not taken; the last: %s", refused, self._last_refusal)
+        if refused and self._log is not None:  # The first warning may be days old.
+            text = "%d of the submits were not accepted; the last: %s"
+            self._log.warning(text, refused, self._last_refusal)
 
     def __deepcopy__(self, memo: Any) -> "Client":
         """Itself: a model that holds a client can be copied, as averages of weights do."""
         return self
 
     def __reduce__(self) -> Any:
-        raise TypeError("an evalq.Client cannot be pickled: open one in each process, with the same run")
+        raise TypeError(
+            "an evalq.Client cannot be pickled: open one in each process, with the same run"
+        )
 
     def __copy__(self) -> "Client":
         return self
@@ -459,7 +500,7 @@ class Client:
             os.close(read_fd)
             raise
         finally:
-            os.close(write_fd)  # libevalq opened its own descriptor; the pipe ends when libevalq closes it.
+            os.close(write_fd)  # libevalq has its own descriptor, and its close ends the pipe.
         threading.Thread(
             target=_log_warnings, args=(read_fd, self._log), name="evalq-warnings", daemon=True
         ).start()
@@ -503,8 +544,8 @@ class Client:
         not know these."""
         if snapshots.without_root > 0:
             raise EvalqError(
-                f"no root contains {snapshots.without_root} of the snapshots; add to the configuration:"
-                f" roots: {{shm: {snapshots.root}}}",
+                f"no root contains {snapshots.without_root} of the snapshots; add to the"
+                f" configuration: roots: {{shm: {snapshots.root}}}",
                 _library.NOT_FOUND,
             )
         return True
@@ -513,7 +554,8 @@ class Client:
         self._results.expect(submit.step, submit.variant, path)
         if self._log is not None:
             what = path if path is not None else "state dict"
-            self._log.info("step %d submitted (%s, %s): %s", submit.step, submit.suites, submit.variant, what)
+            text = "step %d submitted (%s, %s): %s"
+            self._log.info(text, submit.step, submit.suites, submit.variant, what)
         self._start_reader()
 
     def _start_reader(self) -> None:
@@ -541,7 +583,9 @@ class Client:
 
 
 def _deadline(timeout: Optional[float]) -> float:
-    return math.inf if timeout is None else time.monotonic() + _arguments.seconds("timeout", timeout)
+    if timeout is None:
+        return math.inf
+    return time.monotonic() + _arguments.seconds("timeout", timeout)
 
 
 def _log_warnings(read_fd: int, log: logging.Logger) -> None:

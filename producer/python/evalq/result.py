@@ -1,4 +1,4 @@
-"""What comes back to training: results, the best checkpoint, counts."""
+"""The types of what a training gets back: results, the best checkpoint, statistics."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class Result:
-    """One metric of one evaluated checkpoint; or, with ``task == ""``, the end of a job."""
+    """One metric of one evaluated checkpoint. If task is "", it is the end of a job instead."""
 
     step: int
     suite: str
     variant: str
-    task: str  #: "" for the end of a job: see state and reason.
-    metric: str  #: "accuracy"; "" for an end.
-    key: str  #: "eval/digits/accuracy"; "" for an end.
+    task: str  #: "" for the end of a job; state and reason say how it ended.
+    metric: str  #: Such as "accuracy"; "" for an end.
+    key: str  #: Such as "eval/digits/accuracy"; "" for an end.
     value: float  #: NaN for an end.
-    n: Optional[int]  #: Samples behind the value, where known.
+    n: Optional[int]  #: The number of samples; None if it is unknown.
     state: str  #: "done", "dead", "skipped" or "cancelled".
     reason: str
     job: str  #: RUN/STEP/VARIANT/SUITE
-    finished_ms: int  #: Unix ms.
+    finished_ms: int  #: Unix time in ms.
 
     @property
     def is_end(self) -> bool:
-        """Whether this says that the job ended, rather than a value."""
+        """Whether this is the end of a job, not a metric."""
         return self.task == ""
 
 
@@ -37,30 +37,30 @@ class Best:
     metric: str
     value: float
     step: int
-    path: Optional[str]  #: On this machine, where it is known; None where this process saved another step there since.
+    path: Optional[str]  #: On this machine. None: unknown, or another step was saved there since.
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What became of the submits of this client. A submit has one job a suite."""
+    """Numbers of one client since it was opened. A submit becomes one job for each suite."""
 
-    submitted: int  #: Accepted.
-    dropped: int  #: No room in ring or spool.
-    sent: int  #: Jobs acknowledged by Redis.
-    refused: int  #: Jobs refused for good.
-    pending: int  #: Not sent yet.
-    unpinned: int  #: Sent without a pin.
-    submit_ns_total: int  #: Spent in libevalq's submit on the callers' threads.
-    submit_ns_max: int
+    submitted: int  #: Submits that were accepted.
+    dropped: int  #: Submits that were dropped because ring and spool were full.
+    sent: int  #: Jobs that Redis has acknowledged.
+    refused: int  #: Jobs that the queue has rejected permanently.
+    pending: int  #: Jobs that were not sent yet.
+    unpinned: int  #: Jobs that were sent without a pin.
+    submit_ns_total: int  #: Time in libevalq's submit on the callers' threads, in ns.
+    submit_ns_max: int  #: The longest of these calls, in ns.
     connected: bool
-    snapshots: int  #: Snapshots in shared memory now.
-    snapshots_dropped: int  #: Never evaluated: newer ones came first, or there was no room.
-    results_dropped: int = 0  #: Never read: of results that nobody reads only the newest 20,000 are kept.
+    snapshots: int  #: Snapshots that are in shared memory now.
+    snapshots_dropped: int  #: Snapshots that were dropped before their evaluation.
+    results_dropped: int = 0  #: Unread results that were dropped; the newest 20,000 are kept.
 
 
 def better(value: float, than: float, mode: str) -> bool:
-    """Whether value beats than, a number or NaN: NaN and infinite values never do, and any number
-    beats NaN."""
+    """Whether value is better than the number than. NaN and infinite values are never better, and
+    every number is better than NaN. mode is "max" or "min"."""
     if not math.isfinite(value):
         return False
     return math.isnan(than) or (value > than if mode == "max" else value < than)

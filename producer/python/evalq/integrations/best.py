@@ -20,11 +20,15 @@ class BestSoFar:
     """
 
     def __init__(
-        self, restore: Callable[[int], Optional[str]] = _never_saved, saved: Optional[Sequence[Any]] = None
+        self,
+        restore: Callable[[int], Optional[str]] = _never_saved,
+        saved: Optional[Sequence[Any]] = None,
     ) -> None:
         self._restore = restore
         # (value, step) of the best saved checkpoint. A due step may not have been saved.
-        self.saved: Optional[Tuple[float, int]] = (float(saved[0]), int(saved[1])) if saved else None
+        self.saved: Optional[Tuple[float, int]] = None
+        if saved:
+            self.saved = (float(saved[0]), int(saved[1]))
 
     def note(self, args: Any, state: Any, step: int, value: Optional[float]) -> None:
         """Notes the metric of a step. A strictly better value wins, the lower step wins a tie, NaN

@@ -25,7 +25,7 @@ class Evaluation:
     epoch: Optional[float]
     state: str  #: "done", "dead", "skipped" or "cancelled".
     reason: str
-    metrics: Dict[str, float] = field(default_factory=dict)  #: With the names that the training uses.
+    metrics: Dict[str, float] = field(default_factory=dict)  #: By the names in the training.
     job: str = ""
 
 
@@ -91,7 +91,8 @@ class DueEvaluations:
             arrived.end = result
             arrived.ended_at = self._clock()
             if key in self._closed and self._closed[key] != arrived.job:
-                self._open[key] = self._epochs.get(key)  # It was evaluated again, so it becomes ready again.
+                # It was evaluated again, so it becomes ready again.
+                self._open[key] = self._epochs.get(key)
                 del self._closed[key]
         else:
             arrived.results.append(result)
@@ -149,7 +150,10 @@ class DueEvaluations:
         self._closed[key] = arrived.job
         end = arrived.end
         assert end is not None
-        evaluation = Evaluation(key[2], key[0], key[1], epoch, end.state, end.reason, job=arrived.job)
+        suite, variant, step = key
+        evaluation = Evaluation(
+            step, suite, variant, epoch, end.state, end.reason, job=arrived.job
+        )
         for result in arrived.results:
             name = self._name(result)
             if name is not None:

@@ -17,7 +17,9 @@ from typing import Dict, Iterable, Optional, Tuple
 log = logging.getLogger("evalq")
 
 _FOLDER = os.path.join(".evalq", "held")
-_TRAINING_ONLY = re.compile(r"^(optimizer(_\d+)?(\.pt|\.bin)?|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth)$")
+_TRAINING_ONLY = re.compile(
+    r"^(optimizer(_\d+)?(\.pt|\.bin)?|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth)$"
+)
 _TRIES = 3  # Another process may remove empty folders at the same time.
 
 
@@ -50,7 +52,8 @@ class HeldCheckpoints:
         try:
             short = _space_missing(path)
             if short:
-                log.info("%s is not kept: %s", path, short)  # libevalq warns if it cannot pin it for the same reason.
+                # This is no warning, because libevalq warns if it cannot pin the checkpoint either.
+                log.info("%s is not kept: %s", path, short)
                 _remove(_held(step, path))
                 return None
             _link_tree(path, _held(step, path))
@@ -60,8 +63,9 @@ class HeldCheckpoints:
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "%s cannot be held until its metrics are known (%s): if it is the best one, the trainer may have"
-                    " deleted it by then. Let the trainer keep more checkpoints (save_total_limit)",
+                    "%s cannot be held until its metrics are known (%s): if it is the best one, the"
+                    " trainer may have deleted it by then. Let the trainer keep more checkpoints"
+                    " (save_total_limit)",
                     path,
                     error,
                 )
@@ -157,7 +161,9 @@ def _space_missing(path: str) -> str:
         sizes += sum(os.lstat(os.path.join(folder, file)).st_size for file in files)
     room = os.statvfs(os.path.dirname(path) or ".")
     free = room.f_bavail * room.f_frsize
-    return "" if free >= 2 * sizes else f"{free >> 20} MiB are free, and the next save may need {2 * sizes >> 20}"
+    if free >= 2 * sizes:
+        return ""
+    return f"{free >> 20} MiB are free, and the next save may need {2 * sizes >> 20}"
 
 
 def _link_tree(source: str, target: str) -> None:
@@ -185,7 +191,8 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except FileExistsError:
-        if not os.path.samefile(source, target):  # A link of an earlier session; the file was written again.
+        # The link may be from an earlier session, and the file may have been written again.
+        if not os.path.samefile(source, target):
             os.unlink(target)
             os.link(source, target)
     except FileNotFoundError:

@@ -56,12 +56,16 @@ class RunClient:
     def submit(self, path: str, step: int, suites: Sequence[str], **options: Any) -> bool:
         """Submits in microseconds. False: the submit was refused, and the log says why."""
         try:
-            return self._client is not None and self._client.submit(path, step=step, suites=list(suites), **options)
+            return self._client is not None and self._client.submit(
+                path, step=step, suites=list(suites), **options
+            )
         except Exception as error:
             self._warn("submit", "step %d was not submitted: %s", step, error)
             return False
 
-    def submit_state_dict(self, state: StateDict, step: int, suites: Sequence[str], **options: Any) -> bool:
+    def submit_state_dict(
+        self, state: StateDict, step: int, suites: Sequence[str], **options: Any
+    ) -> bool:
         """Waits for one copy to host memory. False: no copy was made."""
         try:
             return self._client is not None and self._client.submit_state_dict(
@@ -83,7 +87,7 @@ class RunClient:
         """The results since the last call."""
         try:
             if self._client is None or not self._client.run:
-                return []  # The client is not open. submit() tries to open it again; this call comes too often.
+                return []  # Only submit() opens the client again; this call comes too often.
             return list(self._client.results())
         except Exception as error:
             self._warn("results", "results cannot be read: %s", error)

@@ -45,9 +45,9 @@ class TrainingRun:
         self.suites = list(suites)
         self.variant = variant
         self.held = HeldCheckpoints()
-        self._feed = RunClient(client)
-        self._ledger = DueEvaluations(name, hold_seconds, since_ms=int(time.time() * 1000))
-        self._ledger.restore(pending)
+        self._client = RunClient(client)
+        self._evaluations = DueEvaluations(name, hold_seconds, since_ms=int(time.time() * 1000))
+        self._evaluations.restore(pending)
         self._wait = wait
         self._due_at: Dict[int, float] = {step: time.monotonic() for step in self.pending_steps()}
         self._submitted_at = math.inf  # When the newest due step was submitted; inf: not yet.
@@ -63,17 +63,17 @@ class TrainingRun:
 
     def open(self) -> str:
         """Opens the client and starts reading results. Returns the run's name in the queue."""
-        self._feed.open()
-        self._feed.drain()
-        if self._feed.run:
-            log.info("run %s: follow it with `evalq watch %s`", self._feed.run, self._feed.run)
-        return self._feed.run
+        self._client.open()
+        self._client.drain()
+        if self._client.run:
+            log.info("run %s: follow it with `evalq watch %s`", self._client.run, self._client.run)
+        return self._client.run
 
     def due(self, step: int, epoch: Optional[float]) -> None:
         """Notes that this step will be submitted."""
         self._last_due = step
         self._between.discard(step)
-        self._ledger.due(step, self.suites, self.variant, epoch)
+        self._evaluations.due(step, self.suites, self.variant, epoch)
         self._due_at[step] = time.monotonic()
         self._submitted_at = math.inf
 
@@ -81,30 +81,40 @@ class TrainingRun:
         """Submits a checkpoint that was saved or is being saved, in microseconds."""
         self.due(step, epoch)
         held = self.held.take(step, path)  # Keep it first, because libevalq pins the kept copy.
-        taken = self._feed.submit(path, step, self.suites, variant=self.variant, epoch=epoch, held=held, **options)
-        if not taken:
+        accepted = self._client.submit(
+            path, step, self.suites, variant=self.variant, epoch=epoch, held=held, **options
+        )
+        if not accepted:
             self.held.release(step)
-        return self._submitted(step, taken)
+        return self._submitted(step, accepted)
 
-    def submit_state_dict(self, state: Mapping[str, Any], step: int, epoch: Optional[float], **options: Any) -> bool:
+    def submit_state_dict(
+        self, state: Mapping[str, Any], step: int, epoch: Optional[float], **options: Any
+    ) -> bool:
         """Submits weights that are not saved. Takes as long as one copy to host memory."""
         self.due(step, epoch)
-        taken = self._feed.submit_state_dict(
+        accepted = self._client.submit_state_dict(
             state, step, self.suites, variant=self.variant, epoch=epoch, **options
         )
-        return self._submitted(step, taken)
+        return self._submitted(step, accepted)
 
-    def submit_newest(self, state: Callable[[], Mapping[str, Any]], step: int, epoch: Optional[float], **options: Any) -> None:
+    def submit_newest(
+        self,
+        state: Callable[[], Mapping[str, Any]],
+        step: int,
+        epoch: Optional[float],
+        **options: Any,
+    ) -> None:
         """Submits the weights of a step that is not due, if a worker is idle; otherwise returns in
         microseconds. state is called only if a worker is idle."""
         if step <= 0 or step == self._last_due:
             return
         for suite in self.suites:  # A worker may be idle for one of the suites only.
-            if self._feed.submit_state_dict(
+            if self._client.submit_state_dict(
                 state, step, [suite], when="idle", variant=self.variant, epoch=epoch, **options
             ):
                 self._between.add(step)
-                self._ledger.due(step, [suite], self.variant, epoch)
+                self._evaluations.due(step, [suite], self.variant, epoch)
 
     def is_between(self, step: int) -> bool:
         """Whether only submit_newest() submitted the step. Its metrics are logged but decide
@@ -114,30 +124,30 @@ class TrainingRun:
     def reserve_state_dict(self, state: Mapping[str, Any]) -> None:
         """Allocates memory for such weights, so that the first submit takes no longer than later
         ones."""
-        self._feed.reserve_state_dict(state)
+        self._client.reserve_state_dict(state)
 
-    def _submitted(self, step: int, taken: bool) -> bool:
-        if not taken:
+    def _submitted(self, step: int, accepted: bool) -> bool:
+        if not accepted:
             self.forget(step)
         self._submitted_at = time.monotonic()
-        return taken
+        return accepted
 
     def forget(self, step: int) -> None:
         """Drops a due step that will not be submitted."""
-        self._ledger.forget(step, self.suites, self.variant)
+        self._evaluations.forget(step, self.suites, self.variant)
         self._due_at.pop(step, None)
 
     def pending(self) -> List[Tuple[int, str, str, Optional[float]]]:
         """(step, suite, variant, epoch) of the open evaluations, in a form for JSON."""
-        return [each for each in self._ledger.pending() if not self.is_between(each[0])]
+        return [each for each in self._evaluations.pending() if not self.is_between(each[0])]
 
     def pending_steps(self) -> List[int]:
         """The steps with open evaluations."""
-        return sorted({each[0] for each in self._ledger.pending()})
+        return sorted({each[0] for each in self._evaluations.pending()})
 
     def is_pending(self, step: int) -> bool:
         """Whether an evaluation of the step is open."""
-        return self._ledger.is_pending(step)
+        return self._evaluations.is_pending(step)
 
     # -- results
 
@@ -158,16 +168,16 @@ class TrainingRun:
         self._reached_at = max(self._reached_at, began)
         while True:
             ready = self._arrivals()
-            left = len(self._ledger.pending())
+            left = len(self._evaluations.pending())
             if ready or left == 0:
                 return ready, left == 0
             if time.monotonic() >= deadline:
                 return self._give_up("the limit of %g s passed" % self._wait)
-            if self._feed.ended(min(0.25, max(0.01, deadline - time.monotonic()))):
+            if self._client.ended(min(0.25, max(0.01, deadline - time.monotonic()))):
                 self._take()
-                self._ledger.accept_older()
+                self._evaluations.accept_older()
                 return self._give_up("the queue has nothing open")
-            if self._feed.reachable:
+            if self._client.reachable:
                 self._reached_at = time.monotonic()
             elif time.monotonic() - self._reached_at > _AWAY_SECONDS:
                 return self._give_up("the queue does not answer")
@@ -183,20 +193,20 @@ class TrainingRun:
 
     def close(self) -> None:
         """Sends what is ready, within a second."""
-        self._feed.close()
+        self._client.close()
         self.held.release_all()
 
     def _take(self) -> None:
-        for result in self._feed.drain():
+        for result in self._client.drain():
             ours = curve(self.variant) in curves(result.variant)
-            self._ledger.take(result, self.variant if ours else result.variant)
+            self._evaluations.take(result, self.variant if ours else result.variant)
 
     def _arrivals(self, flush: bool = False) -> List[Evaluation]:
         self._take()
-        if self._ledger.older_waits and self._feed.ended_since(self._submitted_at):
+        if self._evaluations.older_waits and self._client.ended_since(self._submitted_at):
             self._take()  # The results of everything that had ended are here now.
-            self._ledger.accept_older()
-        ready = self._ledger.ready(flush)
+            self._evaluations.accept_older()
+        ready = self._evaluations.ready(flush)
         for evaluation in ready:
             self._seen.add(evaluation.suite)
             self._due_at.pop(evaluation.step, None)
@@ -205,27 +215,30 @@ class TrainingRun:
 
     def _give_up(self, why: str) -> Tuple[List[Evaluation], bool]:
         ready = self._arrivals(flush=True)
-        left = self._ledger.give_up()
+        left = self._evaluations.give_up()
         if left:
             steps = sorted({each[0] for each in left})
             log.log(
-                logging.INFO if self._feed.unsent else logging.WARNING,  # If submits are unsent, libevalq has already warned.
-                "%d evaluation%s not come (%s): steps %s. To see why: evalq show %s. evalq-logger records what still"
-                " comes; see `evalq results %s`",
+                # If submits are unsent, libevalq has already warned.
+                logging.INFO if self._client.unsent else logging.WARNING,
+                "%d evaluation%s not come (%s): steps %s. To see why: evalq show %s. evalq-logger"
+                " records what still comes; see `evalq results %s`",
                 len(left),
                 " has" if len(left) == 1 else "s have",
                 why,
                 ", ".join(map(str, steps[:8])) + ("..." if len(steps) > 8 else ""),
                 self._job(left[0]),
-                self._feed.run,
+                self._client.run,
             )
         return ready, True
 
     def _hint(self) -> None:
         """Warns once if a suite has no results for a long time: perhaps no worker offers it."""
-        if self._hinted or not self._due_at or time.monotonic() - min(self._due_at.values()) < _HINT_SECONDS:
+        if self._hinted or not self._due_at:
             return
-        late = [each for each in self._ledger.pending() if each[1] not in self._seen]
+        if time.monotonic() - min(self._due_at.values()) < _HINT_SECONDS:
+            return
+        late = [each for each in self._evaluations.pending() if each[1] not in self._seen]
         if late:
             self._hinted = True
             log.warning(
@@ -240,13 +253,14 @@ class TrainingRun:
         if not self._warned_waiting and now - began > _WAITING_SECONDS:
             self._warned_waiting = True
             log.warning(
-                "training is done; %d evaluation%s still open. This process ends as soon as they have, or after another"
-                " %.0f s (wait=0 leaves them to evalq-logger). To see why: evalq show %s",
+                "training is done; %d evaluation%s still open. This process ends as soon as they"
+                " have, or after another %.0f s (wait=0 leaves them to evalq-logger). To see why:"
+                " evalq show %s",
                 left,
                 " is" if left == 1 else "s are",
                 deadline - now,
-                self._job(self._ledger.pending()[0]),
+                self._job(self._evaluations.pending()[0]),
             )
 
     def _job(self, pending: Tuple[int, str, str, Optional[float]]) -> str:
-        return f"{self._feed.run}/{pending[0]}/{pending[2]}/{pending[1]}"
+        return f"{self._client.run}/{pending[0]}/{pending[2]}/{pending[1]}"

@@ -79,7 +79,7 @@ class TrainerView:
         if trainer is None:
             return
         trainer.callback_handler.on_evaluate(args, state, control, dict(metrics))
-        scheduler = getattr(trainer, "lr_scheduler", None)
+        scheduler: Any = getattr(trainer, "lr_scheduler", None)
         if best is not None and type(scheduler).__name__ in _METRIC_SCHEDULERS:
             scheduler.step(metrics[best])
 
