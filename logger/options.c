@@ -3,7 +3,8 @@
 #include "shared/base/program.h"
 
 static const struct evq_option option_table[] = {
-    {"directory", 0, EVQ_OPTION_TEXT, "DIR", "where results go; else logger.directory", 0, 0},
+    {"directory", 0, EVQ_OPTION_TEXT, "DIR",
+     "directory of the results; default: logger.directory of the configuration", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 static const struct evq_option *const own_tables[] = {option_table, NULL};
@@ -14,10 +15,13 @@ const struct evq_man evq_options_man = {
     .command = "evalq-logger",
     .usage = "[OPTION...]",
     .summary = "forward evaluation results from Redis to trackers",
-    .description = "Sinks come from logger.sinks of the configuration; JSONL is always on; with "
-                   "none given TensorBoard and best links are too. Each sink keeps its own place, "
-                   "so one that is down delays no other.\n\n"
-                   "SIGTERM or SIGINT ends it once each sink holds what it was given.",
+    .description =
+        "Writes results to the sinks that logger.sinks of the configuration names, and "
+        "always to JSONL files. If logger.sinks is missing, it also writes TensorBoard files "
+        "and links to the best checkpoints. A sink that fails does not delay the others, "
+        "because each has its own position in the stream of results.\n\nAfter SIGTERM or "
+        "SIGINT the logger ends as soon as each sink has stored the results that it has "
+        "received.\n\nExample: `evalq-logger --directory results`",
     .options = own_tables,
     .common = common_tables,
     .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE.",

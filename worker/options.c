@@ -7,32 +7,33 @@
 
 static const struct evq_option option_table[] = {
     {"slots", 0, EVQ_OPTION_INTEGER, "N",
-     "run: jobs at once; devices are dealt out evenly; else one per device", 1, 1024},
+     "run: number of jobs at once; the devices are shared evenly; default: one per device", 1,
+     1024},
     {"devices", 0, EVQ_OPTION_TEXT, "LIST", "run, eval: auto, cpu, or GPU numbers such as 0,1", 0,
      0},
     {"suites", 0, EVQ_OPTION_TEXT, "LIST",
      "run: only these suites of the configuration, such as a,b", 0, 0},
-    {"suite", 's', EVQ_OPTION_TEXT, "NAME", "eval: which suite", 0, 0},
+    {"suite", 's', EVQ_OPTION_TEXT, "NAME", "eval: the suite", 0, 0},
     {"variant", 0, EVQ_OPTION_TEXT, "NAME",
-     "eval, convert: which weights of the checkpoint; else regular", 0, 0},
-    {"threads", 0, EVQ_OPTION_INTEGER, "N", "run, eval: CPU threads per slot; else cores / slots",
-     0, 4096},
+     "eval, convert: the weights of the checkpoint, such as ema; default regular", 0, 0},
+    {"threads", 0, EVQ_OPTION_INTEGER, "N",
+     "run, eval: CPU threads per slot; default: cores / slots", 0, 4096},
     {"warm", 0, EVQ_OPTION_FLAG, NULL,
      "run: start the persistent evaluators of all suites before the first job", 0, 0},
     {"max-jobs", 0, EVQ_OPTION_INTEGER, "N", "run: exit after N jobs", 1, INT64_C(1) << 40},
     {"idle-exit", 0, EVQ_OPTION_INTEGER, "SECONDS", "run: exit after so long without a job", 0,
      1 << 30},
     {"deadline", 0, EVQ_OPTION_INTEGER, "UNIX",
-     "run: be gone by this time; else $SLURM_JOB_END_TIME", 1, INT64_C(1) << 40},
+     "run: end before this unix time in seconds; default $SLURM_JOB_END_TIME", 1, INT64_C(1) << 40},
     {"json", 0, EVQ_OPTION_FLAG, NULL, "eval, inspect: print one JSON object", 0, 0},
     {"base", 0, EVQ_OPTION_TEXT, "PATH",
-     "inspect, convert: the base of a LoRA adapter, else where it says; convert: where "
-     "configuration, tokenizer and names come from if the checkpoint lacks them",
+     "inspect, convert: base model of a LoRA adapter; default: the path in the adapter. convert: "
+     "also where configuration, tokenizer and names come from if the checkpoint lacks them",
      0, 0},
     {"tokenizer", 0, EVQ_OPTION_TEXT, "DIR",
-     "convert: where the tokenizer comes from if the checkpoint lacks it; else --base", 0, 0},
-    {"digest", 0, EVQ_OPTION_FLAG, NULL, "inspect: digest all weights too (reads everything)", 0,
-     0},
+     "convert: where the tokenizer comes from if the checkpoint lacks it; default: --base", 0, 0},
+    {"digest", 0, EVQ_OPTION_FLAG, NULL,
+     "inspect: also print a digest of all weights, for which every byte is read", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 static const struct evq_option *const own_tables[] = {option_table, NULL};
@@ -41,7 +42,7 @@ static const struct evq_option *const all_tables[] = {option_table, evq_option_l
                                                       evq_option_common, NULL};
 
 static const struct evq_man_item word_list[] = {
-    {"run", "take jobs from the queue until stopped; also when no word is given"},
+    {"run", "take jobs from the queue until stopped; the default"},
     {"eval", "evaluate one checkpoint here and now, without Redis"},
     {"inspect", "print what a checkpoint holds"},
     {"convert", "write a checkpoint as a Transformers directory"},
@@ -55,14 +56,15 @@ const struct evq_man evq_options_man = {
              "convert PATH OUTPUT [OPTION...]",
     .summary = "evaluate checkpoints",
     .description =
-        "run (also when no word is given) takes jobs from the queue and evaluates them, one per "
-        "slot at a time, until it is stopped. eval evaluates one checkpoint here and now, without "
-        "Redis. inspect prints what a checkpoint holds. convert writes the weights of any "
-        "checkpoint "
-        "that evalq reads, with an adapter merged, as a Transformers directory; without PATH and "
-        "OUTPUT it is a prepare command.\n\n"
-        "SIGTERM or SIGINT drains: running jobs end or are released within worker.drain_seconds; "
-        "a second signal releases them at once.",
+        "`run`, which is the default, takes jobs from the queue and evaluates them until it "
+        "is stopped. Each slot evaluates one job at a time. `eval` evaluates one checkpoint "
+        "here and now, without Redis. `inspect` prints what a checkpoint holds. `convert` writes "
+        "the weights of any checkpoint that evalq reads, with an adapter merged, as a Transformers "
+        "directory. Without PATH and OUTPUT, `convert` is a prepare command.\n\nAfter "
+        "SIGTERM or SIGINT the worker takes no more jobs. Running jobs have "
+        "worker.drain_seconds to end; then they go back to the queue. A second signal sends "
+        "them back at once.\n\nExamples: `evalq-worker --devices auto`, `evalq-worker eval "
+        "out/checkpoint-500 --suite heldout`",
     .list_title = "Words",
     .list = word_list,
     .options = own_tables,

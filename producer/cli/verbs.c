@@ -16,10 +16,11 @@ static const struct evq_verb *const verbs[] = {
 static const struct evq_option no_options[] = {{NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0}};
 
 static const struct evq_option global_options[] = {
-    {"json", 0, EVQ_OPTION_FLAG, NULL, "one JSON document on standard output", 0, 0},
-    {"plain", 0, EVQ_OPTION_FLAG, NULL, "tab-separated rows without a header, nothing cut", 0, 0},
+    {"json", 0, EVQ_OPTION_FLAG, NULL, "print one JSON document", 0, 0},
+    {"plain", 0, EVQ_OPTION_FLAG, NULL,
+     "print tab-separated rows without a header, and cut nothing", 0, 0},
     {"color", 0, EVQ_OPTION_CHOICE, "auto|always|never",
-     "colours; auto: on a terminal, unless NO_COLOR is set", 0, 0},
+     "use colours; auto: only on a terminal, and not if NO_COLOR is set", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -79,7 +80,8 @@ static const struct evq_man *page_fill(const struct evq_verb *verb, struct page 
                     "A training writes a checkpoint and goes on. Workers evaluate the checkpoint "
                     "on another device or machine, and the metrics appear in the tracker at the "
                     "right training step. Jobs and results live in Redis.\n\n"
-                    "`evalq VERB --help` says more about one verb.",
+                    "`evalq VERB --help` explains one verb.\n\nExamples: `evalq init`, `evalq up "
+                    "-- python train.py`",
                 .options = none,
                 .common = global_tables,
                 .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_RUN, "

@@ -5,24 +5,23 @@
 
 static const struct evq_option option_table[] = {
     {"listen", 'l', EVQ_OPTION_TEXT, "ADDRESS:PORT",
-     "address to listen on; else gateway.listen, else 127.0.0.1:8000. Port 0: a free port, which "
+     "address to listen on; default: gateway.listen, or 127.0.0.1:8000. Port 0: a free port, which "
      "the log names",
      0, 0},
     {"tokens", 't', EVQ_OPTION_TEXT, "FILE",
-     "bearer tokens, a line each: NAME ROLE TOKEN; else gateway.tokens. Without a file, nobody can "
-     "write",
-     0, 0},
+     "file with the tokens; default: gateway.tokens of the configuration", 0, 0},
     {"lmms-open", 0, EVQ_OPTION_FLAG, NULL,
-     "LMMS-Eval's endpoints need no token: everybody who reaches the address can submit "
+     "ask for no token at LMMS-Eval's endpoints: everybody who reaches the address can submit "
      "evaluations",
      0, 0},
-    {"threads", 0, EVQ_OPTION_INTEGER, "N", "requests that use Redis at a time; default 4", 1,
-     EVQ_POOL_THREADS_MAX},
+    {"threads", 0, EVQ_OPTION_INTEGER, "N",
+     "number of requests that use Redis at the same time; default 4", 1, EVQ_POOL_THREADS_MAX},
     {"patience", 0, EVQ_OPTION_INTEGER, "SECONDS",
-     "how long a client may take to send a request; default 30", 1, 3600},
+     "time that a client has to send a request; default 30", 1, 3600},
     {"rate", 0, EVQ_OPTION_INTEGER, "N",
-     "requests a second of one client, and twice as many at once; default 200, 0: no limit", 0,
-     1000000},
+     "requests per second that one client can send, with bursts of twice as many; default 200; 0: "
+     "no limit",
+     0, 1000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 static const struct evq_option *const own_tables[] = {option_table, NULL};
@@ -34,16 +33,17 @@ const struct evq_man evq_options_man = {
     .usage = "[OPTION...]",
     .summary = "serve the queue over HTTP",
     .description =
-        "Serves a web page, the API /v1/... (described by /openapi.json), /healthz, /readyz, "
-        "/metrics, and LMMS-Eval's own endpoints. By default other machines cannot reach it. It "
-        "speaks HTTP without TLS: put a reverse proxy before it. All state is in Redis, so you can "
-        "restart the gateway or run several of them.\n\n"
-        "A role is read, write (which includes all others) or lmms. TOKEN is the token, of 16 "
-        "bytes "
-        "or more, or sha256: and its digest in hex. The file is read again when it changes, and on "
-        "SIGHUP. If there is no token file, local programs can read and nobody can write.\n\n"
-        "SIGTERM or SIGINT lets requests in progress finish, for ten seconds at most.\n\nExample: "
-        "`evalq-gateway --listen 127.0.0.1:8000 --tokens tokens`",
+        "Serves the web page, the API /v1/... (described by /openapi.json), /healthz, "
+        "/readyz, /metrics, and LMMS-Eval's own endpoints. By default only this machine can "
+        "reach it. For other machines put a reverse proxy with TLS before it, because the "
+        "gateway speaks plain HTTP. All state is in Redis, so you can restart the gateway or "
+        "run several of them.\n\nThe token file has one line per user: NAME ROLE TOKEN. ROLE "
+        "is read, write (which includes read and lmms) or lmms. TOKEN is the token, of 16 "
+        "bytes or more, or sha256: and its digest in hex. The gateway reads the file again "
+        "when it changes, and on SIGHUP. If there is no token file, local programs can read "
+        "and nobody can write.\n\nAfter SIGTERM or SIGINT, requests in progress have ten "
+        "seconds to finish.\n\nExample: `evalq-gateway --listen 127.0.0.1:8000 --tokens "
+        "tokens`",
     .options = own_tables,
     .common = common_tables,
     .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE.",

@@ -12,24 +12,25 @@
 
 const struct evq_option evq_option_common[] = {
     {"config", 'c', EVQ_OPTION_TEXT, "FILE",
-     "configuration; else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml, "
-     "/etc/evalq/evalq.yaml",
+     "configuration file; default: the first of $EVALQ_CONFIG, ./evalq.yaml, "
+     "./.evalq/evalq.yaml and /etc/evalq/evalq.yaml",
      0, 0},
     {"url", 'u', EVQ_OPTION_TEXT, "URL",
-     "redis://[USER@]HOST[:PORT][/DB] or unix://[USER@]PATH; else $EVALQ_URL, ./.evalq/url, the "
-     "configuration",
+     "address of Redis, redis://[USER@]HOST[:PORT][/DB] or unix://[USER@]PATH; default: the first "
+     "of $EVALQ_URL, ./.evalq/url and the configuration",
      0, 0},
-    {"queue", 'Q', EVQ_OPTION_TEXT, "NAME", "queue; else $EVALQ_QUEUE, the configuration, main", 0,
-     0},
-    {"quiet", 'q', EVQ_OPTION_FLAG, NULL, "no messages but errors", 0, 0},
-    {"help", 'h', EVQ_OPTION_FLAG, NULL, "this text", 0, 0},
-    {"version", 'V', EVQ_OPTION_FLAG, NULL, "the version", 0, 0},
+    {"queue", 'Q', EVQ_OPTION_TEXT, "NAME",
+     "name of the queue; default: the first of $EVALQ_QUEUE, the configuration and main", 0, 0},
+    {"quiet", 'q', EVQ_OPTION_FLAG, NULL, "print no messages except errors", 0, 0},
+    {"help", 'h', EVQ_OPTION_FLAG, NULL, "print this text", 0, 0},
+    {"version", 'V', EVQ_OPTION_FLAG, NULL, "print the version", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
 const struct evq_option evq_option_log[] = {
-    {"log-level", 0, EVQ_OPTION_CHOICE, "error|warn|info|debug", "what is logged; else info", 0, 0},
-    {"log-format", 0, EVQ_OPTION_CHOICE, "logfmt|json", "how; else logfmt", 0, 0},
+    {"log-level", 0, EVQ_OPTION_CHOICE, "error|warn|info|debug",
+     "log messages of this level and above; default info", 0, 0},
+    {"log-format", 0, EVQ_OPTION_CHOICE, "logfmt|json", "format of the log; default logfmt", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 

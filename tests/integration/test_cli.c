@@ -184,8 +184,9 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
            "quick", "--policy", "latest");
     assert_string_equal(site->output.out, "l/1/regular/quick  skipped: superseded by step 2\n");
     EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "n", "--suite", "quick",
-           "--needs", "gpus=2,gpu_memory=24GiB");
+           "--needs", "gpus=2,gpu_memory=24GiB", "--format", "mine");
     EXPECT(site, 0, "show", "n/100/regular/quick", "--json");
+    assert_holds(site->output.out, "\"format\": \"mine\"");
     assert_holds(site->output.out, "gpus=2,gpu_memory=25769803776");
     evq_reply_free(fixture_call(site->fx->raw, "HSET",
                                 fixture_key(site->fx, "job:n/100/regular/quick"), "status", "start",

@@ -4,15 +4,16 @@ fish, where they are installed, are asked too."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import tempfile
 import threading
 import unittest
-from typing import List
+from typing import Dict, List
 
-from scene import BIN, until
+from scene import BIN, DEADLINE, SOURCE, until
 
 PROGRAMS = ("evalq", "evalq-worker", "evalq-logger", "evalq-gateway")
 ASK = """
@@ -113,6 +114,44 @@ class CompletionTest(unittest.TestCase):
             helped = subprocess.run([BIN + "/evalq", verb, "--help"], text=True, capture_output=True, check=True).stdout
             lines = [line[6:].split()[0] for line in helped.split("\n") if line[:2] == "  " and line[6:8] == "--"]
             self.assertEqual(sorted(self.bash("evalq", verb, "--")), sorted(lines), verb)
+
+    def helps(self) -> Dict[str, str]:
+        """The text of each --help on one line, by its command."""
+        commands = [["evalq"], *(["evalq", verb] for verb in self.bash("evalq", "")), *([program] for program in PROGRAMS[1:])]
+        return {
+            " ".join(command): " ".join(subprocess.run([f"{BIN}/{command[0]}", *command[1:], "--help"], text=True, capture_output=True, check=True).stdout.split())
+            for command in commands
+            if os.path.exists(f"{BIN}/{command[0]}")
+        }
+
+    def test_every_help_has_an_example_that_the_program_understands(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALQ_")}
+        environment.update(EVALQ_URL="unix:///nowhere", PATH=f"{BIN}:{os.environ['PATH']}", XDG_STATE_HOME=self.directory)
+        for command, text in self.helps().items():
+            found = re.search(r" Examples?: ((?:`[^`]+`(?:, )?)+) ", text)
+            self.assertIsNotNone(found, command)
+            examples = re.findall("`([^`]+)`", found.group(1) if found else "")
+            self.assertIn(len(examples), (1, 2), command)
+            for example in examples:
+                self.assertEqual(example.split()[: len(command.split())], command.split())
+                if command in ("evalq", "evalq up", "evalq-logger", "evalq-gateway"):
+                    continue  # Those start servers; test_up_command and the tests of the programs run them.
+                with tempfile.TemporaryDirectory() as folder:
+                    done = subprocess.run(shlex.split(example), cwd=folder, env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
+                self.assertNotEqual(done.returncode, 2, f"{example}: {done.stderr}")
+
+    def test_every_option_of_every_help_is_in_some_test(self) -> None:
+        tests = ""
+        for folder, _, names in os.walk(os.path.join(SOURCE, "tests")):
+            for name in names:
+                if name.endswith((".c", ".h", ".py", ".sh", ".txt")):
+                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                        tests += file.read()
+        by_up = {"--warm"}  # `evalq up` gives it to its workers, as test_up_command sees.
+        for command, text in self.helps().items():
+            for option in re.findall(r" (--[a-z-]+)(?= )", text.split(" Options: ")[-1]):
+                if option not in by_up:
+                    self.assertRegex(tests, rf"{option}(?![a-z-])", command)
 
     @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
     def test_zsh_reads_its_own(self) -> None:

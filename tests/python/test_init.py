@@ -120,6 +120,10 @@ class InitTest(unittest.TestCase):
         self.save(100)
         self.assertEqual(self.scan()[0]["metrics"]["bytes"], os.path.getsize(CHECKPOINT))
 
+    def test_lightning(self) -> None:
+        self.init("--lightning", "my_run:make_parts")
+        self.assertIn('argv: [python3, -m, evalq.serve_lightning, "my_run:make_parts"]', self.read("evalq.yaml"))
+
     def test_perplexity(self) -> None:
         with open(TEXT, encoding="utf-8") as file:
             self.write("heldout.txt", file.read()[-4096:])

@@ -277,13 +277,13 @@ const struct evq_verb evq_verb_init = {
                  "--perplexity FILE | --lm-eval TASKS]",
     .summary = "Write a short evalq.yaml for the project in this directory",
     .description =
-        "Writes evalq.yaml into the working directory, with one suite, '" SUITE "'. Prints what to "
-        "add to the training program and the next command. An evalq.yaml that exists is not "
-        "changed: the text to add to it is printed.\n\n"
-        "Without an option, the suite measures the size of a checkpoint: this shows that "
-        "everything works, until you put your own evaluation in its place. init also looks for "
-        "checkpoints in this directory and in the two levels below it, and for "
-        "lm-evaluation-harness.",
+        "Writes evalq.yaml into the working directory, with one suite, `" SUITE "`. Prints what "
+        "to add to the training program, and the next command. If evalq.yaml exists, init "
+        "does not change it but prints the text to add.\n\nWithout an option, the suite "
+        "measures the size of a checkpoint. This shows that everything works. Then put your "
+        "own evaluation in its place. init also looks for checkpoints in this directory and "
+        "in the two levels below it, and for lm-evaluation-harness.\n\nExamples: `evalq "
+        "init`, `evalq init --command ./eval.sh`",
     .options = options,
     .arg_min = 0,
     .arg_max = 0,

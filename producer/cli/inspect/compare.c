@@ -234,7 +234,8 @@ static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"metric", 'm', EVQ_OPTION_TEXT, "KEY", "only this one, such as eval/digits/accuracy", 0, 0},
+    {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
+     "compare only this metric, such as eval/digits/accuracy", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -242,10 +243,10 @@ const struct evq_verb evq_verb_compare = {
     .name = "compare",
     .arguments = "RUN... [--metric KEY]",
     .summary = "Print the metrics of several runs beside each other",
-    .description =
-        "Prints, for each metric, a line per run with its best and its last value and their steps. "
-        "The best run is starred. Exit code 3: a run has no result; the others are "
-        "printed.\n\nExample: `evalq compare lr1e-3 lr3e-4 --metric eval/digits/accuracy`",
+    .description = "Prints, for each metric, one line per run: the best value, the last value, and "
+                   "their steps. The best run is starred.\n\nExit code 3: a run has no result. The "
+                   "other runs are printed.\n\nExample: `evalq compare lr1e-3 lr3e-4 --metric "
+                   "eval/digits/accuracy`",
     .options = options,
     .arg_min = 1,
     .arg_max = RUNS_MAX,

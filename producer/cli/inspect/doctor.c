@@ -342,10 +342,11 @@ const struct evq_verb evq_verb_doctor = {
     .arguments = "[--json]",
     .summary = "Check server, configuration and this host, and say what to do",
     .description =
-        "Checks the connection, versions, function library, append-only file, eviction and clock "
-        "of the server; the queue's workers and sinks; and on this host the roots, programs of "
-        "evaluators, data files, GPU module and disk space. Exit code 1: a check failed. 5, 6 or "
-        "7: the server, a permission or the function library failed.\n\nExample: `evalq doctor`",
+        "Checks the server: connection, version, function library, append-only file, "
+        "eviction and clock. Checks the workers and sinks of the queue. Checks this host: "
+        "roots, programs of evaluators, data files, GPU module and disk space. Each problem "
+        "comes with what to do.\n\nExit code 1: a check failed. 5, 6 or 7: the server, a "
+        "permission or the function library failed.\n\nExample: `evalq doctor`",
     .arg_min = 0,
     .arg_max = 0,
     .run = doctor_run,

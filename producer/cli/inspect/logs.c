@@ -180,7 +180,8 @@ static enum evq_status logs_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"attempt", 'a', EVQ_OPTION_INTEGER, "N", "of this attempt; default: the last one", 1, 1000000},
+    {"attempt", 'a', EVQ_OPTION_INTEGER, "N", "number of the attempt; default: the last one", 1,
+     1000000},
     {"bytes", 'n', EVQ_OPTION_INTEGER, "N", "print at most the last N bytes; default 65536", 1,
      1 << 28},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -190,9 +191,11 @@ const struct evq_verb evq_verb_logs = {
     .name = "logs",
     .arguments = "JOB [--attempt N]",
     .summary = "Print the log of a job's last attempt",
-    .description = "Prints the file in the worker's scratch directory if it is on this host. "
-                   "Otherwise prints the last 8 KiB that the worker stored in Redis when the "
-                   "attempt failed.\n\nExample: `evalq logs my-run/500/regular/heldout`",
+    .description =
+        "Prints what the evaluator wrote to its standard output and standard error. The log "
+        "file is in the worker's scratch directory. If that is on another host, logs prints "
+        "the last 8 KiB, which the worker stored in Redis when the attempt "
+        "failed.\n\nExample: `evalq logs my-run/500/regular/heldout`",
     .options = options,
     .arg_min = 1,
     .arg_max = 1,

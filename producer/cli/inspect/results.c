@@ -143,8 +143,10 @@ out:
 }
 
 static const struct evq_option results_options[] = {
-    {"csv", 0, EVQ_OPTION_FLAG, NULL, "one line per metric, with a header, as RFC 4180", 0, 0},
-    {"replay", 0, EVQ_OPTION_TEXT, "SINK", "deliver everything in the stream to SINK again", 0, 0},
+    {"csv", 0, EVQ_OPTION_FLAG, NULL, "print CSV (RFC 4180): a header, then one line per metric", 0,
+     0},
+    {"replay", 0, EVQ_OPTION_TEXT, "SINK", "deliver all results that Redis holds to SINK again", 0,
+     0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -153,11 +155,12 @@ const struct evq_verb evq_verb_results = {
     .arguments = "[RUN] [--csv|--json] [--replay SINK]",
     .summary = "Print the metrics of a run, or of all runs",
     .description =
-        "Prints a row per checkpoint and suite and a column per metric. The best value of each "
-        "metric is starred. --json prints every field of every result, --csv a line per metric "
-        "with 17 digits. Without a run, the newest 1,000 runs are printed.\n\n--replay delivers "
-        "everything in the stream to a sink again. Sinks recognise results that they have and "
-        "write only what is missing.\n\nExample: `evalq results my-run --csv`",
+        "Prints a row per checkpoint and suite, and a column per metric. The best value of "
+        "each metric is starred. Without RUN, the newest 1,000 runs are printed. --json "
+        "prints every field of every result. --csv prints all 17 digits of a "
+        "value.\n\n--replay delivers all results that Redis holds to a sink again. The sink "
+        "writes only the results that it does not have.\n\nExamples: `evalq results my-run`, "
+        "`evalq results my-run --csv`",
     .options = results_options,
     .arg_min = 0,
     .arg_max = 1,

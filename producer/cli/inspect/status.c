@@ -422,10 +422,11 @@ const struct evq_verb evq_verb_status = {
     .name = "status",
     .arguments = "[--json|--plain]",
     .summary = "Show the queue on one screen, warnings first",
-    .description = "Prints counts by state, the running jobs and their progress, the first waiting "
-                   "jobs and why each waits, workers and sinks. Problems come first: jobs without "
-                   "workers, lost results, an append-only file that is off, eviction, silent "
-                   "workers, sinks that lag.\n\nExample: `evalq status`",
+    .description =
+        "Prints counts by state, the running jobs and their progress, the first waiting jobs "
+        "and why each waits, workers and sinks. Problems come first, for example: jobs "
+        "without workers, lost results, an append-only file that is off, eviction, silent "
+        "workers, sinks that lag.\n\nExample: `evalq status`",
     .arg_min = 0,
     .arg_max = 0,
     .run = status_run,

@@ -181,8 +181,9 @@ const struct evq_verb evq_verb_top = {
     .arguments = "[--interval SECONDS]",
     .summary = "Show the queue, renewed in place, until Ctrl-C",
     .description =
-        "Shows what `evalq status` shows and renews it in place. While Redis does not answer, the "
-        "last screen stays, with the reason above it.\n\nExample: `evalq top --interval 5`",
+        "Shows what `evalq status` shows, and updates it in place. If Redis does not answer, "
+        "the last screen stays, with the reason above it.\n\nExample: `evalq top --interval "
+        "5`",
     .options = options,
     .arg_min = 0,
     .arg_max = 0,

@@ -155,7 +155,8 @@ out:
 
 static const struct evq_option watch_options[] = {
     {"follow", 'f', EVQ_OPTION_FLAG, NULL,
-     "go on if no job is open, as between two checkpoints, and wait for a run that has no job yet",
+     "do not end when no job is open, for example between two checkpoints; also wait for a run "
+     "that has no job yet",
      0, 0},
     {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "watch at most so long; default: no limit", 0,
      1000000000},
@@ -167,12 +168,13 @@ const struct evq_verb evq_verb_watch = {
     .arguments = "RUN [--follow] [--timeout SECONDS]",
     .summary = "Show the metrics of a run as they arrive",
     .description =
-        "Prints a row per finished checkpoint and a column per metric; the best value so far is "
-        "starred. On a terminal, a line below shows what runs and waits. Ends when no job of the "
-        "run is open; with --follow it ends at the timeout or at Ctrl-C. --json prints a line for "
-        "each result as it arrives, and one for the end of each job (its task is \"\"). Exit code "
-        "4: a job of the run is dead. 124: the timeout passed with open jobs. 3: there is no such "
-        "run.\n\nExample: `evalq watch my-run --follow`",
+        "Prints a row per finished checkpoint and a column per metric. The best value so far "
+        "is starred. On a terminal, the last line shows the running and the waiting "
+        "jobs.\n\nWatch ends when no job of the run is open. With --follow it ends at the "
+        "timeout or at Ctrl-C. --json prints one line per result as it arrives, and one line "
+        "with the task \"\" when a job ends.\n\nExit code 4: a job of the run is dead. 124: "
+        "the timeout passed with open jobs. 3: there is no such run.\n\nExample: `evalq "
+        "watch my-run --follow`",
     .options = watch_options,
     .arg_min = 1,
     .arg_max = 1,

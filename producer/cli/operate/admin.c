@@ -188,13 +188,14 @@ static const struct evq_option options[] = {
      "acl: print this role only", 0, 0},
     {"passwords", 0, EVQ_OPTION_TEXT, "PATH",
      "acl: a file with lines \"ROLE PASSWORD\", or a directory with a file per role; a role "
-     "without one is off",
+     "without a password is off",
      0, 0},
     {"offline", 0, EVQ_OPTION_FLAG, NULL,
-     "acl: write for Redis 7.0 and newer, and do not ask the server", 0, 0},
+     "acl: do not ask the server for its version; write for Redis 7.0 and newer", 0, 0},
     {"cap", 0, EVQ_OPTION_INTEGER, "N", "limit: at most N jobs at once; 0: no limit", 0, 1000000},
     {"weight", 0, EVQ_OPTION_INTEGER, "PERCENT",
-     "limit run: share of the workers, 100 is a run's usual share", 1, 10000},
+     "limit run: share of the workers; default 100, 200 gets twice as much as other runs", 1,
+     10000},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "suite replace: do not ask", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -205,20 +206,19 @@ const struct evq_verb evq_verb_admin = {
         "install | acl [--role ROLE] [--passwords PATH] | suite list | suite replace NAME | "
         "limit run|suite NAME [--cap N] [--weight PERCENT]",
     .summary = "Install the function library, write an ACL file, manage suites and limits",
-    .description = "install loads evalq's function library into Redis, or updates an older build; "
-                   "a newer one stays.\n\n"
-                   "acl prints an ACL file for the server's version, or for Redis 7.0 when there "
-                   "is no server yet: one user per role (init, "
-                   "producer, worker, logger, gateway, viewer, "
-                   "admin), each with the commands that its programs and functions use, on the "
-                   "keys of the queue alone; the default "
-                   "user is off. Passwords come from a file and are written as SHA-256.\n\n"
-                   "suite list shows the suites that workers have registered. suite replace "
-                   "registers this configuration's definition instead of the present one. Workers "
-                   "that offer another definition under the same name are refused.\n\n"
-                   "limit caps how many jobs of a run or a suite run at once, and sets the share "
-                   "of the workers that a run gets. Running jobs go on.\n\nExample: `evalq admin "
-                   "acl --role worker --passwords secrets`",
+    .description =
+        "`install` loads evalq's function library into Redis, or updates an older build. A "
+        "newer build stays.\n\n`acl` prints an ACL file for Redis with one user per role: "
+        "init, producer, worker, logger, gateway, viewer and admin. A user can run only the "
+        "commands that its role needs, and only on the keys of this queue. The default user "
+        "is off. The file is for the server's version, or for Redis 7.0 if no server "
+        "answers. Passwords come from a file and are written as SHA-256.\n\n`suite list` "
+        "shows the suites that workers have registered. `suite replace` registers the "
+        "definition in this configuration instead of the present one. Workers that offer "
+        "another definition under the same name are refused.\n\n`limit` sets how many jobs "
+        "of a run or a suite can run at once, and the share of the workers that a run gets. "
+        "Running jobs go on.\n\nExamples: `evalq admin install`, `evalq admin acl --role "
+        "worker --passwords secrets`",
     .words = "install|acl|suite|limit",
     .options = options,
     .arg_min = 1,

@@ -220,11 +220,13 @@ const struct evq_verb evq_verb_gc = {
     .arguments = "[--dead] [DIR...]",
     .summary = "Remove old records, and pinned checkpoints whose jobs have ended",
     .description =
-        "Workers and training processes clean up as they go. This removes what processes left that "
-        "died. It looks for pins in .evalq/pins directories, at most 8 levels below each DIR, or "
-        "below the configured roots on this machine. A pin whose submit never reached Redis, or "
-        "whose job was lost with Redis' data, is kept for 7 days. The newest four pins of dead "
-        "jobs of a run are kept for a day, for `evalq retry`.\n\nExample: `evalq gc`",
+        "Workers and training processes remove their own files. This verb removes what a "
+        "process left behind when it was killed. It looks for pins in directories "
+        ".evalq/pins, at most 8 levels below each DIR, or below the configured roots on this "
+        "machine.\n\nSome pins stay. A pin whose submit never reached Redis, or whose job "
+        "was lost with Redis' data, stays for 7 days. The newest four pins of dead jobs of a "
+        "run stay for one day, so that `evalq retry` can use them.\n\nExamples: `evalq gc`, "
+        "`evalq gc --dead out`",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,

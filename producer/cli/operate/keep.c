@@ -368,12 +368,13 @@ static enum evq_status keep_run(struct evq_cli *cli, struct evq_error *err)
 
 static const struct evq_option options[] = {
     {"top", 'k', EVQ_OPTION_INTEGER, "K", "keep the best K; default 3", 1, 1000000},
-    {"last", 0, EVQ_OPTION_INTEGER, "N", "keep the newest N, too; default 1", 0, 1000000},
+    {"last", 0, EVQ_OPTION_INTEGER, "N", "also keep the newest N; default 1", 0, 1000000},
     {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
-     "such as eval/digits/accuracy; default: the run's first", 0, 0},
+     "rank by this metric, such as eval/digits/accuracy; default: the run's first by name", 0, 0},
     {"direction", 0, EVQ_OPTION_CHOICE, "max|min",
-     "which values are better; default: as the metric says", 0, 0},
-    {"own", 0, EVQ_OPTION_LIST, "DIR", "checkpoints within DIR may be removed", 0, 0},
+     "which values are better; default: as the metric defines it", 0, 0},
+    {"own", 0, EVQ_OPTION_LIST, "DIR", "allow removing checkpoints below DIR; may be repeated", 0,
+     0},
     {"dry-run", 'n', EVQ_OPTION_FLAG, NULL, "only print what would be removed", 0, 0},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -384,14 +385,15 @@ const struct evq_verb evq_verb_keep = {
     .arguments = "RUN [--top K] [--last N] [--metric KEY] [--own DIR]...",
     .summary = "Keep a run's best checkpoints and remove others that evalq owns",
     .description =
-        "Of the evaluated checkpoints these stay: the best K by the metric (the earlier of equal "
-        "ones), the newest N, those with a job that is not done, those submitted with keep, and "
-        "those without a value of the metric. Of the others, evalq removes its own pins, and "
-        "checkpoints that lie within a directory given by --own. Without --own nothing of the "
-        "training is touched. A checkpoint that was saved again under the same name is never "
-        "removed.\n\nResults are known as long as they are retained, 7 days by default; older "
-        "checkpoints stay. If this verb removes checkpoints, let the training keep all of its own "
-        "(no save_total_limit).\n\nExample: `evalq keep my-run --top 3 --own out --dry-run`",
+        "Ranks the evaluated checkpoints of a run. These stay: the best K by the metric (of "
+        "equal ones, the earlier), the newest N, those with a job that is not done, those "
+        "submitted with --keep, and those without a value of the metric. Of the others, "
+        "evalq removes the copies that it made itself (--pin), and checkpoints below a "
+        "directory that --own names. Without --own, no file of the training is touched. A "
+        "checkpoint that was saved again under the same name is never removed.\n\nevalq "
+        "knows results for 7 days by default. Older checkpoints stay. If this verb removes "
+        "checkpoints, the training must not remove any (no save_total_limit).\n\nExamples: "
+        "`evalq keep my-run --dry-run`, `evalq keep my-run --own out --yes`",
     .options = options,
     .arg_min = 1,
     .arg_max = 1,

@@ -158,7 +158,7 @@ static enum evq_status cancel_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option cancel_options[] = {
-    {"reason", 0, EVQ_OPTION_TEXT, "TEXT", "shown with the job", 0, 0},
+    {"reason", 0, EVQ_OPTION_TEXT, "TEXT", "reason that is shown with the job", 0, 0},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
@@ -167,9 +167,11 @@ const struct evq_verb evq_verb_cancel = {
     .name = "cancel",
     .arguments = "JOB... | RUN --yes",
     .summary = "Cancel jobs, or every open job of a run",
-    .description = "A waiting job ends at once, a running job at its worker's next heartbeat. "
-                   "`evalq retry` queues it again. If the command is interrupted, run it again to "
-                   "cancel the rest.\n\nExample: `evalq cancel my-run --yes`",
+    .description =
+        "A waiting job ends at once. A running job ends at its worker's next heartbeat. "
+        "`evalq retry` queues a cancelled job again. If the command is interrupted, run it "
+        "again to cancel the rest.\n\nExamples: `evalq cancel my-run/500/regular/heldout`, "
+        "`evalq cancel my-run --yes`",
     .options = cancel_options,
     .arg_min = 1,
     .arg_max = -1,
@@ -221,9 +223,11 @@ const struct evq_verb evq_verb_retry = {
     .name = "retry",
     .arguments = "JOB... | --dead [--run RUN]",
     .summary = "Queue dead, skipped or cancelled jobs again",
-    .description = "The job gets its old place and all its attempts back. If a result of it was "
-                   "published already, a new generation, JOB~2, is queued instead.\n\nExample: "
-                   "`evalq retry --dead --run my-run`",
+    .description =
+        "The job gets its old place in the queue and all its attempts back. If a result of "
+        "the job was already published, a new generation, JOB~2, is queued "
+        "instead.\n\nExamples: `evalq retry my-run/500/regular/heldout`, `evalq retry --dead "
+        "--run my-run`",
     .options = retry_options,
     .arg_min = 0,
     .arg_max = -1,
@@ -281,7 +285,7 @@ const struct evq_verb evq_verb_pause = {
     .arguments = "[queue | suite NAME | run NAME]",
     .summary = "Stop claiming jobs of the queue, a suite or a run",
     .description = "Running jobs go on, and new jobs can be submitted. `evalq resume` ends the "
-                   "pause.\n\nExample: `evalq pause run my-run`",
+                   "pause.\n\nExamples: `evalq pause`, `evalq pause run my-run`",
     .words = "queue|suite|run",
     .arg_min = 0,
     .arg_max = 2,
@@ -292,7 +296,8 @@ const struct evq_verb evq_verb_resume = {
     .name = "resume",
     .arguments = "[queue | suite NAME | run NAME]",
     .summary = "End a pause",
-    .description = "Workers claim its jobs again.\n\nExample: `evalq resume run my-run`",
+    .description =
+        "Workers claim jobs again.\n\nExamples: `evalq resume`, `evalq resume run my-run`",
     .words = "queue|suite|run",
     .arg_min = 0,
     .arg_max = 2,
@@ -361,8 +366,9 @@ const struct evq_verb evq_verb_forget = {
     .name = "forget",
     .arguments = "RUN --yes",
     .summary = "Remove a run from the queue, with all its jobs and results",
-    .description = "Refused while a job of the run is running. What sinks have stored "
-                   "stays.\n\nExample: `evalq forget my-run --yes`",
+    .description =
+        "Does nothing while a job of the run is running (exit code 1). Sinks keep what they "
+        "have stored.\n\nExample: `evalq forget my-run --yes`",
     .options = forget_options,
     .arg_min = 1,
     .arg_max = 1,

@@ -366,22 +366,24 @@ static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; else $EVALQ_RUN", 0, 0},
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; default $EVALQ_RUN", 0, 0},
     {"suite", 'S', EVQ_OPTION_LIST, "SUITE[,SUITE...]", "what to evaluate; may be repeated", 0, 0},
     {"pattern", 0, EVQ_OPTION_TEXT, "GLOB", "only names that match; they also need a number", 0, 0},
-    {"watch", 'w', EVQ_OPTION_FLAG, NULL, "do not end, and look again every second", 0, 0},
+    {"watch", 'w', EVQ_OPTION_FLAG, NULL, "do not end, and scan again every second", 0, 0},
     {"variant", 0, EVQ_OPTION_TEXT, "NAME", "regular (default), ema, or a name", 0, 0},
     {"policy", 0, EVQ_OPTION_CHOICE, "all|latest|backfill", "as for submit", 0, 0},
     {"priority", 0, EVQ_OPTION_CHOICE, "urgent|high|normal|backfill", "default normal", 0, 0},
-    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never supersede them", 0, 0},
-    {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy of each until its jobs end", 0, 0},
+    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never skip these checkpoints for newer ones", 0, 0},
+    {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep the files of each until its jobs end", 0, 0},
     {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
      0},
     {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
-     "replaces the suite's needs: any of gpus=2,gpu_memory=40GiB,labels=a+b", 0, 0},
-    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoints", 0, 0},
+     "what the jobs need, instead of the suite's needs; such as gpus=2,gpu_memory=40GiB,labels=a+b",
+     0, 0},
+    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoints, if it cannot be detected", 0,
+     0},
     {"session", 0, EVQ_OPTION_INTEGER, "MS",
-     "when the training process began, in unix milliseconds; default 0", 0, INT64_MAX / 2},
+     "start time of the training process in unix milliseconds; default 0", 0, INT64_MAX / 2},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -390,17 +392,19 @@ const struct evq_verb evq_verb_scan = {
     .arguments = "DIR --run RUN --suite SUITE [--watch] [OPTION...]",
     .summary = "Submit the checkpoints of a directory that are missing in the queue",
     .description =
-        "Finds checkpoints in DIR by their names: directories such as checkpoint-500 or 500, files "
-        "such as step-100.safetensors, model_step_100.pt or epoch=1-step=100.ckpt. The step is the "
-        "number after \"step\", else the last number in the name. --pattern chooses other names. "
-        "Complete checkpoints are submitted. One that the queue has already is a duplicate, which "
-        "is success. One that is still being written is left for the next scan, or with --watch "
-        "for the next look. One that is written again is submitted again.\n\nA checkpoint is "
-        "complete when it holds the file that the suite's key `ready` names. Without that key, the "
-        "content decides if evalq reads the format. Any other file or directory must stay the same "
-        "for 2 seconds; scan waits once for that.\n\nExit code 9: a checkpoint was refused because "
-        "it is damaged or has an unknown format. The others were submitted.\n\nExample: `evalq "
-        "scan out --run my-run --suite heldout --watch`",
+        "Finds checkpoints in DIR by their names: directories such as checkpoint-500 or 500, "
+        "files such as step-100.safetensors, model_step_100.pt or epoch=1-step=100.ckpt. The "
+        "step is the number after \"step\", or else the last number in the name. --pattern "
+        "chooses other names.\n\nScan submits the complete checkpoints. The queue answers "
+        "`duplicate` for a checkpoint that it has already; this is no error. A checkpoint "
+        "that is still being written is left for the next scan, or with --watch for the next "
+        "second. A checkpoint that was written again is submitted again.\n\nA checkpoint is "
+        "complete when it holds the file that the suite's key `ready` names. Without that "
+        "key, the content decides if evalq reads the format. Any other file or directory "
+        "must stay the same for 2 seconds. Scan waits once for these 2 seconds.\n\nExit code "
+        "9: a checkpoint was refused because it is damaged or has an unknown format. The "
+        "others were submitted.\n\nExample: `evalq scan out --run my-run --suite heldout "
+        "--watch`",
     .options = options,
     .arg_min = 1,
     .arg_max = 1,

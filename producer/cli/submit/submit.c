@@ -197,37 +197,37 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; else $EVALQ_RUN", 0, 0},
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; default $EVALQ_RUN", 0, 0},
     {"step", 's', EVQ_OPTION_INTEGER, "N",
-     "training step of the checkpoint; else the number in its name, as for scan", 0,
+     "training step of the checkpoint; default: the number in its name, as for scan", 0,
      EVQ_JOB_STEP_MAX - 1},
     {"suite", 'S', EVQ_OPTION_LIST, "SUITE[,SUITE...]", "what to evaluate; may be repeated", 0, 0},
     {"variant", 0, EVQ_OPTION_TEXT, "NAME", "regular (default), ema, or a name", 0, 0},
     {"policy", 0, EVQ_OPTION_CHOICE, "all|latest|backfill",
-     "all: every step, in order; latest: a newer step supersedes those that wait; backfill: newest "
-     "first, then the "
-     "widest gaps",
+     "all: evaluate every step, in order; latest: a newer step replaces those that wait; "
+     "backfill: the newest step first, then the steps in the widest gaps",
      0, 0},
     {"priority", 0, EVQ_OPTION_CHOICE, "urgent|high|normal|backfill", "default normal", 0, 0},
-    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never supersede it, as a final checkpoint or a milestone",
-     0, 0},
-    {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy (reflink, hard link or copy) until its jobs end",
-     0, 0},
+    {"keep", 0, EVQ_OPTION_FLAG, NULL,
+     "never skip this checkpoint for a newer one; use it for the final checkpoint", 0, 0},
+    {"pin", 0, EVQ_OPTION_FLAG, NULL,
+     "keep the files until the jobs end, as a reflink, a hard link or a copy", 0, 0},
     {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
      0},
     {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
-     "replaces the suite's needs: any of gpus=2,gpu_memory=40GiB,labels=a+b", 0, 0},
+     "what the job needs, instead of the suite's needs; such as gpus=2,gpu_memory=40GiB,labels=a+b",
+     0, 0},
     {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoint, if it cannot be detected", 0,
      0},
     {"session", 0, EVQ_OPTION_INTEGER, "MS",
-     "when the training process began, in unix milliseconds: newer means higher (session, step); "
-     "default 0",
+     "start time of the training process in unix milliseconds; steps of a later session are newer "
+     "than all steps of an earlier one; default 0",
      0, INT64_MAX / 2},
-    {"delay", 0, EVQ_OPTION_INTEGER, "SECONDS", "start the job after so long at the earliest", 0,
+    {"delay", 0, EVQ_OPTION_INTEGER, "SECONDS", "do not start the job earlier than this", 0,
      30 * 86400},
     {"wait", 0, EVQ_OPTION_FLAG, NULL, "wait until the jobs end, and print their results", 0, 0},
-    {"timeout", 0, EVQ_OPTION_INTEGER, "SECONDS", "with --wait: wait at most so long", 0,
-     1000000000},
+    {"timeout", 0, EVQ_OPTION_INTEGER, "SECONDS",
+     "with --wait: wait at most so long; default: no limit", 0, 1000000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
@@ -235,13 +235,16 @@ const struct evq_verb evq_verb_submit = {
     .name = "submit",
     .arguments = "PATH --run RUN [--step N] --suite SUITE [OPTION...]",
     .summary = "Submit one checkpoint for evaluation",
-    .description = "Checks that PATH, a file or a directory beneath a configured root, is a "
-                   "complete checkpoint, takes its fingerprint and submits one job per suite. The "
-                   "same checkpoint again is a duplicate, which is success. Other weights under "
-                   "the same step replace a waiting job; if the job runs or has ended, they become "
-                   "a new generation.\n\nWith --wait it returns when the jobs have ended. Exit "
-                   "code 4: a job did not end as done. 124: the timeout passed.\n\nExample: `evalq "
-                   "submit out/checkpoint-500 --run my-run --suite heldout --wait`",
+    .description =
+        "Checks that PATH is a complete checkpoint, takes its fingerprint and submits one "
+        "job per suite. PATH is a file or a directory below a configured root.\n\nIf the "
+        "queue has the same checkpoint already, the answer is `duplicate`, and the exit code "
+        "is 0. If the step has other weights now, a job that waits gets the new weights. If "
+        "the job runs or has ended, a new generation, JOB~2, is submitted. If no worker "
+        "offers the suite, submit prints a warning, and the job waits for such a "
+        "worker.\n\nExit code 4, with --wait: a job did not end as done. 124: the timeout "
+        "passed.\n\nExample: `evalq submit out/checkpoint-500 --run my-run --suite heldout "
+        "--wait`",
     .options = options,
     .arg_min = 1,
     .arg_max = 1,

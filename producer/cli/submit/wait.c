@@ -33,10 +33,12 @@ const struct evq_verb evq_verb_wait = {
     .name = "wait",
     .arguments = "RUN|JOB [--timeout SECONDS]",
     .summary = "Wait until a run has no open job, or until one job has ended",
-    .description = "JOB is RUN/STEP/VARIANT/SUITE, as submit prints it. The metrics of a job are "
-                   "printed when it has ended. Exit code 4: a job of the run is dead, or the job "
-                   "did not end as done. 124: the timeout passed. 3: there is no such run or "
-                   "job.\n\nExample: `evalq wait my-run --timeout 3600`",
+    .description =
+        "JOB is RUN/STEP/VARIANT/SUITE, as submit prints it. When a job has ended, wait "
+        "prints its metrics. When all jobs of a run have ended, wait prints how many ended "
+        "in which state.\n\nExit code 4: a job of the run is dead, or the job did not end as "
+        "done. 124: the timeout passed. 3: there is no such run or job.\n\nExample: `evalq "
+        "wait my-run --timeout 3600`",
     .options = wait_options,
     .arg_min = 1,
     .arg_max = 1,
@@ -101,12 +103,13 @@ const struct evq_verb evq_verb_best = {
     .arguments = "RUN [METRIC]",
     .summary = "Print the best checkpoint of a run so far",
     .description =
-        "METRIC is a key such as eval/digits/accuracy, or a part of a key that no other metric of "
-        "the run has, such as accuracy. Without METRIC, the first metric by name counts. The "
-        "logger's sink `best` keeps the best checkpoint, so a result counts once it has reached "
-        "the logger. No checkpoint is named (--json: null) if the training has overwritten it "
-        "since. Exit code 3: there is no such run, sink, result or metric; the message says "
-        "which.\n\nExample: `evalq best my-run accuracy`",
+        "METRIC is a key such as eval/digits/accuracy, or a part of a key that no other "
+        "metric of the run has, such as accuracy. Without METRIC, the first metric by name "
+        "is used. The logger's sink `best` finds the best checkpoint, so a result counts "
+        "only after the logger has received it. If the training has overwritten the best "
+        "checkpoint, best says so (--json: null).\n\nExit code 3: there is no such run, "
+        "sink, result or metric. The message says which.\n\nExample: `evalq best my-run "
+        "accuracy`",
     .arg_min = 1,
     .arg_max = 2,
     .takes = EVQ_TAKES_RUN,
