@@ -14,8 +14,10 @@ static enum evq_status held_by_another(int fd, const char *path, struct evq_erro
     const ssize_t got = pread(fd, text, sizeof(text) - 1, 0);
 
     text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
-    return evq_error_set(err, EVQ_E_CONFLICT, "'%s' is held by another logger (pid %s)", path,
-                         text[0] != '\0' ? text : "unknown");
+    return evq_error_set(err, EVQ_E_CONFLICT,
+                         "'%s' is locked by another logger (pid %s): stop that logger, or choose "
+                         "another --directory",
+                         path, text[0] != '\0' ? text : "unknown");
 }
 
 enum evq_status evq_directory_lock_take(const char *directory, const char *name, int *ret_fd,

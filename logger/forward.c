@@ -237,7 +237,9 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
         }
         if (status == EVQ_OK && strcmp(before.epoch, after.epoch) != 0) {
             // The keyspace was replaced meanwhile: the first sink may be registered in the old one.
-            status = evq_error_set(err, EVQ_E_RETRY, "the queue's keyspace is a new one");
+            status = evq_error_set(
+                err, EVQ_E_RETRY,
+                "the data of the queue in Redis was replaced while the logger started");
         }
         forward->registered = status == EVQ_OK;
     }

@@ -254,7 +254,7 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
     if (status == EVQ_OK) {
         evq_buffer_text(&printer.out, options->json ? "}}\n" : "");
         if (printer.out.failed) {
-            status = evq_error_set(&err, EVQ_E_NOMEM, "what '%s' measured", options->suite);
+            status = evq_error_set(&err, EVQ_E_NOMEM, "the results of suite '%s'", options->suite);
             code = EVQ_EXIT_ERROR;
         } else if (fwrite(printer.out.data, 1, printer.out.bytes, stdout) != printer.out.bytes ||
                    fflush(stdout) != 0) {

@@ -154,7 +154,8 @@ static enum evq_status inspect_open(const struct evq_options *options,
     }
     if (status == EVQ_E_NOT_FOUND && options->base == NULL) {
         // The status stays the same.
-        (void)evq_error_set(err, status, "%s; here: --base PATH", err->message);
+        (void)evq_error_set(err, status, "%s; name the folder of the base with --base PATH",
+                            err->message);
     }
     evq_placement_close(&base);
     return status;

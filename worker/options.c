@@ -85,7 +85,7 @@ static enum evq_status options_check(const struct evq_option_set *set, const cha
         const bool own = option >= option_table &&
                          option < option_table + sizeof option_table / sizeof option_table[0];
         if (own && (found == NULL || found > end)) {
-            return evq_error_set(err, EVQ_E_INVALID, "--%s is no option of %s, but of %.*s",
+            return evq_error_set(err, EVQ_E_INVALID, "--%s is not an option of %s, but of %.*s",
                                  option->name, command, (int)(end - option->help), option->help);
         }
     }

@@ -53,7 +53,7 @@ static enum evq_status run_read(struct csv_run *run, struct evq_error *err)
         status = evq_csv_table_read(&run->table, text.data != NULL ? (const char *)text.data : "",
                                     text.bytes, err);
         if (status == EVQ_E_CORRUPT) { // Another program's file, or one that was edited.
-            evq_error_prefix(err, "'%s' is not as it was written (move it away)", path);
+            evq_error_prefix(err, "'%s' was changed by another program: move it away", path);
             status = EVQ_E_IO;
         }
     } else if (status == EVQ_E_NOT_FOUND) {

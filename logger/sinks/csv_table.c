@@ -65,8 +65,10 @@ static enum evq_status column_of(struct evq_csv_table *table, const char *name, 
     }
     if (table->column_count == EVQ_CSV_TABLE_COLUMNS_MAX ||
         (table->column_count + 1) * (table->row_count + 1) > EVQ_CSV_TABLE_CELLS_MAX) {
-        return evq_error_set(err, EVQ_E_LIMIT, "'%.80s' is a column too many: there are %zu", name,
-                             table->column_count);
+        return evq_error_set(
+            err, EVQ_E_LIMIT,
+            "column '%.80s' is one too many: the file has %zu columns, the most that are allowed",
+            name, table->column_count);
     }
     char *copy = strdup(name);
     char **names =

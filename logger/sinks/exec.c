@@ -91,7 +91,7 @@ static enum evq_status command_verdict(const struct exec *sink, int code, bool k
         return evq_error_set(err, EVQ_E_IO, "%s: stopped while '%s' ran", sink->who, program);
     }
     if (killed) {
-        return evq_error_set(err, EVQ_E_TIMEOUT, "%s: '%s' ran over %lld ms and was killed",
+        return evq_error_set(err, EVQ_E_TIMEOUT, "%s: '%s' ran longer than %lld ms and was killed",
                              sink->who, program, (long long)sink->timeout_ms);
     }
     if (code < 0) {

@@ -170,8 +170,8 @@ static enum evq_status run_open(void *context, const char *directory, void **ret
     }
     status = run_scan(run, path, err);
     if (status == EVQ_OK && ftruncate(run->fd, run->bytes) != 0) {
-        status =
-            evq_error_set(err, EVQ_E_IO, "cut the torn end of '%s': %s", path, strerror(errno));
+        status = evq_error_set(err, EVQ_E_IO, "remove the incomplete last line of '%s': %s", path,
+                               strerror(errno));
     }
 out:
     if (status != EVQ_OK) {
@@ -193,7 +193,7 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
     }
     if (status != EVQ_OK) {
         if (ftruncate(run->fd, run->bytes) != 0) {
-            evq_error_prefix(err, "a torn end stays until the next start");
+            evq_error_prefix(err, "an incomplete last line stays until the logger starts again");
         }
         return status;
     }

@@ -77,7 +77,7 @@ enum evq_status evq_mlflow_open(const struct evq_mlflow_config *config,
 }
 
 /*
- * One call; body NULL: a GET. *ret_document (NULL where the reply is no JSON object) is the
+ * One call; body NULL: a GET. *ret_document (NULL where the reply is not a JSON object) is the
  * caller's to json_decref() in any case. error: the server's word for what is wrong, "" none.
  */
 static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct evq_buffer *body,

@@ -48,7 +48,8 @@ enum evq_status evq_sink_option_seconds(const struct evq_sink_config *sink, cons
     errno = 0;
     double value = strtod(text, &end);
     if (errno != 0 || end == text || *end != '\0' || !(value >= 0) || value > SECONDS_MAX) {
-        return evq_error_set(err, EVQ_E_INVALID, "sink '%s': %s is '%s', expected seconds, 0 to %d",
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "sink '%s': %s is '%s', expected a number of seconds from 0 to %d",
                              sink->name, key, text, SECONDS_MAX);
     }
     *ret_value = value;

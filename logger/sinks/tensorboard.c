@@ -151,8 +151,9 @@ static enum evq_status tensorboard_write(void *state, const struct evq_result *r
         return EVQ_OK; // The end of a job: no number to draw.
     }
     if (held_back(sink, result)) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "a smaller step of %s/%s/%s is open",
-                             result->run, result->variant, result->suite);
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "an earlier step of %s/%s/%s is not evaluated yet", result->run,
+                             result->variant, result->suite);
     }
     enum evq_status status = evq_run_directories_get(sink->directories, result->run, &run, err);
     for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {

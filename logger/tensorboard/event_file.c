@@ -378,7 +378,7 @@ static enum evq_status file_open(struct evq_event_file *file, const char *name,
 static enum evq_status file_adopt(struct evq_event_file *file, struct evq_error *err)
 {
     if (ftruncate(file->fd, file->bytes) != 0) {
-        return evq_error_set(err, EVQ_E_IO, "cut the torn end of '%s': %s", file->path,
+        return evq_error_set(err, EVQ_E_IO, "remove the incomplete end of '%s': %s", file->path,
                              strerror(errno));
     }
     return file_rename(file, err);

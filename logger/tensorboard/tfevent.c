@@ -350,7 +350,7 @@ enum evq_status evq_tfevent_read(const uint8_t *data, size_t bytes, struct evq_t
     }
     memset(ret_event, 0, sizeof(*ret_event));
     if (!read_event((struct cursor){body, body + length}, ret_event)) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "an event record is no protobuf Event");
+        return evq_error_set(err, EVQ_E_CORRUPT, "an event record is not a protobuf Event");
     }
     *ret_bytes = HEADER_BYTES + (size_t)length + FOOTER_BYTES;
     return EVQ_OK;

@@ -429,7 +429,8 @@ static enum evq_status suites_read(const char *suites,
     while (evq_submit_record_suite(&suites, name)) {
         if (count == EVQ_SUBMIT_SUITES_MAX || !evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
             return evq_error_set(err, EVQ_E_INVALID,
-                                 "suites: '%s' is no suite's name, or the 65th of them", name);
+                                 "suites: '%s' is not the name of a suite, or the 65th of them",
+                                 name);
         }
         memcpy(out[count++], name, sizeof(name));
     }

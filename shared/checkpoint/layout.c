@@ -207,7 +207,7 @@ static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes
     }
     if (strlen(out) > 200 || out[0] == '.' || strchr(out, '/') != NULL) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'latest' names '%.160s', which is no plain folder", out);
+                             "'latest' names '%.160s', which is not a plain folder", out);
     }
     return EVQ_OK;
 }

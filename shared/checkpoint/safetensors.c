@@ -249,7 +249,7 @@ static enum evq_status check_sizes(struct evq_tensor *tensor, const struct field
         return evq_error_set(err, EVQ_E_CORRUPT, "shape overflows 64 bits");
     }
     if (bits % 8 != 0) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "%llu bits of %s are no whole number of bytes",
+        return evq_error_set(err, EVQ_E_CORRUPT, "%llu bits of %s are not a whole number of bytes",
                              (unsigned long long)bits, tensor->dtype_name);
     }
     if (fields->end - fields->begin != bits / 8) {

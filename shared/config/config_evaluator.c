@@ -85,7 +85,7 @@ static enum evq_status read_env(const struct evq_config_reader *reader, const st
     for (size_t i = 0; i < evaluator->env_count; i++) {
         if (!variable_valid(pairs[i].key)) {
             return evq_read_fail(reader, node,
-                                 "%s: \"%.60s\" is no name of an environment variable", where,
+                                 "%s: \"%.60s\" is not the name of an environment variable", where,
                                  pairs[i].key);
         }
     }
@@ -107,8 +107,9 @@ static enum evq_status read_env_pass(const struct evq_config_reader *reader,
         const bool star = bytes > 1 && text[bytes - 1] == '*';
         (void)snprintf(name, sizeof name, "%.*s", (int)(star ? bytes - 1 : bytes), text);
         if (bytes >= sizeof name || !variable_valid(name)) {
-            return evq_read_fail(
-                reader, node, "%s: \"%.60s\" is no name of an environment variable", where, text);
+            return evq_read_fail(reader, node,
+                                 "%s: \"%.60s\" is not the name of an environment variable", where,
+                                 text);
         }
     }
     return status;

@@ -10,8 +10,8 @@ static enum evq_status read_url(const struct evq_config_reader *reader, const st
     struct evq_config *config = base;
     enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
     if (status == EVQ_OK && strstr(node->text, "://") == NULL) {
-        return evq_read_fail(reader, node,
-                             "%s is no address such as redis://HOST:PORT or unix:///PATH", where);
+        return evq_read_fail(
+            reader, node, "%s is not an address such as redis://HOST:PORT or unix:///PATH", where);
     }
     config->redis.url = node->text;
     return status;

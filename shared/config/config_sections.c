@@ -96,8 +96,9 @@ static enum evq_status read_gpus(const struct evq_config_reader *reader,
             good = good && strcmp(config->worker.gpus[other], uuid) != 0;
         }
         if (!good) {
-            return evq_read_fail(
-                reader, node, "%s: \"%s\" is no UUID such as GPU-1f2e... named once", where, uuid);
+            return evq_read_fail(reader, node,
+                                 "%s: \"%s\" is not a UUID such as GPU-1f2e... named once", where,
+                                 uuid);
         }
     }
     return status;

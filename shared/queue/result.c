@@ -145,7 +145,7 @@ enum evq_status evq_result_check(const struct evq_result *result, struct evq_err
                              (intmax_t)result->step, (intmax_t)EVQ_JOB_STEP_MAX - 1);
     }
     if ((unsigned)result->state >= EVQ_JOB_STATE_COUNT) {
-        return evq_error_set(err, EVQ_E_INVALID, "state is no job state");
+        return evq_error_set(err, EVQ_E_INVALID, "state is not a job state");
     }
     if (result->n < -1 || result->attempt < 0) {
         return evq_error_set(err, EVQ_E_INVALID, "%s is negative",

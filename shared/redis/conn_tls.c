@@ -259,7 +259,7 @@ static enum evq_status tls_new(struct evq_conn_stream *stream, const char *host,
     openssl->SSL_set_connect_state(tls->ssl);
     if (!expect_host(tls, host)) {
         tls_free(tls);
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is no host that TLS could verify", host);
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a host that TLS could verify", host);
     }
     stream->secure = tls;
     return EVQ_OK;

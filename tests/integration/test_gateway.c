@@ -178,9 +178,9 @@ static void gateway_refuses_to_start_on_what_cannot_be_meant(void **state)
     char path[256];
     char taken[64];
     expect_refusal(gateway, 8, "other machines can reach", "--listen", "0.0.0.0:0");
-    expect_refusal(gateway, 8, "no numeric address", "--listen", "example.org:80");
-    expect_refusal(gateway, 8, "no address such as", "--listen", "127.0.0.1");
-    expect_refusal(gateway, 8, "no address such as", "--listen", "127.0.0.1:65536");
+    expect_refusal(gateway, 8, "not a numeric address", "--listen", "example.org:80");
+    expect_refusal(gateway, 8, "not an address such as", "--listen", "127.0.0.1");
+    expect_refusal(gateway, 8, "not an address such as", "--listen", "127.0.0.1:65536");
     (void)snprintf(taken, sizeof taken, "127.0.0.1:%d", gateway->port);
     expect_refusal(gateway, 8, "Address already in use", "--listen", taken);
     expect_refusal(gateway, 8, "open the tokens 'nowhere'", "--tokens", "nowhere");

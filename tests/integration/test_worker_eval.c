@@ -260,7 +260,7 @@ static void inspect_takes_the_base_of_an_adapter(void **state)
     put_adapter(site);
     assert_int_equal(fixture_site_run(site, "out", "inspect", "ckpt/adapter", NULL),
                      EVQ_EXIT_NOT_FOUND);
-    assert_true(fixture_site_holds(site, "out", "here: --base PATH"));
+    assert_true(fixture_site_holds(site, "out", "name the folder of the base with --base PATH"));
     for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
         assert_int_equal(fixture_site_run(site, "out", "inspect", "ckpt/adapter", "--base",
                                           bases[i], "--json", NULL),

@@ -124,13 +124,13 @@ static void five_start(struct fixture_site *site, struct fixture_worker *workers
     }
     workers[4] = fixture_site_worker(site, NULL);
     FIXTURE_UNTIL(fixture_worker_logged(workers[4], "event=gpu_wait"));
-    FIXTURE_UNTIL(worker_says(site, "waits for 1 free of 4 GPUs"));
+    FIXTURE_UNTIL(worker_says(site, "waits for 1 of the 4 GPUs"));
     assert_int_equal(leased_to(workers[4]), '?');
     site->bin = EVQ_TEST_BIN "/evalq";
     assert_int_equal(
         fixture_site_run(site, "status", "status", "--url", site->fx->redis->url, NULL), 0);
     site->bin = BIN;
-    assert_true(fixture_site_holds(site, "status", "waits for 1 free of 4 GPUs"));
+    assert_true(fixture_site_holds(site, "status", "waits for 1 of the 4 GPUs"));
 }
 
 static void five_end(struct fixture_site *site)

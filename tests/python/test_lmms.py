@@ -614,7 +614,7 @@ class LmmsTest(SceneTest):
     def test_checkpoint_beneath_no_root_is_refused_with_what_to_do(self) -> None:
         with tempfile.TemporaryDirectory() as elsewhere:
             detail = self.refused(400, self.client.evaluate, "m", ["size"], {"pretrained": elsewhere + "/checkpoint-1"})["detail"]
-        self.assertIn("no root holds", detail)
+        self.assertIn("no root contains", detail)
 
     def test_results_go_nowhere_that_the_configuration_does_not_name(self) -> None:
         path = self.save("escape/checkpoint-2")

@@ -22,7 +22,7 @@ class LoggersTest(SceneTest):
             self.assertEqual(len(left), 1, self.scene.log("evalq-logger")[-2000:])
             left[0].terminate()
             self.assertEqual(left[0].wait(60), 0)
-        self.assertEqual(self.scene.log("evalq-logger").count("is held by another logger (pid "), 2 * ROUNDS)
+        self.assertEqual(self.scene.log("evalq-logger").count("is locked by another logger (pid "), 2 * ROUNDS)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ class CutTest(SceneTest):
             self.assertTrue(client.wait(DEADLINE))
             state, reason = ends(client)[2]
             self.assertEqual((state, always.connections), ("dead", 5))
-            self.assertRegex(reason, "^retry: weights of 127.0.0.1:[0-9]+ cut 5 times")
+            self.assertRegex(reason, "^retry: the transfer of weights from 127.0.0.1:[0-9]+ broke")
             self.assertTrue(client.submit_state_dict(weights(), step=3, suites="quick"))
             self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(ends(client)[3][0], "done")
@@ -211,7 +211,7 @@ class ForbiddenTest(SceneTest):
             self.assertTrue(client.flush(DEADLINE))
             self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
             self.scene.start_worker()
-            until(lambda: "worker.fetch_bytes_max is 0 here" in self.scene.log("evalq-worker"), "it says why")
+            until(lambda: "worker.fetch_bytes_max allows 0 here" in self.scene.log("evalq-worker"), "it says why")
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -228,7 +228,7 @@ class DeadTrainerTest(SceneTest):
             self.assertTrue(client.wait(DEADLINE))
             state, reason = ends(client)[1]
         self.assertEqual(state, "skipped")
-        self.assertRegex(reason, "^vanished: its producer at 127.0.0.1:[0-9]+ is no more$")
+        self.assertRegex(reason, "^vanished: the training process at 127.0.0.1:[0-9]+, ")
         self.assertIsNone(self.scene.processes[-1].poll())
         self.assertNotIn("sick", self.scene.log("evalq-worker"))
 

@@ -146,8 +146,8 @@ static const struct {
      EVQ_E_CORRUPT, "shape overflows 64 bits"},
     {"{\"a\":" T("F32", "18446744073709551615", "0,4") "}", 0, 4, EVQ_E_CORRUPT, "overflows"},
     {"{\"a\":" T("F4", "3", "0,1") "}", 0, 1, EVQ_E_CORRUPT,
-     "12 bits of F4 are no whole number of bytes"},
-    {"{\"a\":" T("F6_E2M3", "1", "0,1") "}", 0, 1, EVQ_E_CORRUPT, "no whole number of bytes"},
+     "12 bits of F4 are not a whole number of bytes"},
+    {"{\"a\":" T("F6_E2M3", "1", "0,1") "}", 0, 1, EVQ_E_CORRUPT, "not a whole number of bytes"},
     {"{\"\\u001b]0;x\\u0007\":{}}", 0, 0, EVQ_E_CORRUPT, "tensor '\\x1b]0;x\\x07'"},
 };
 

@@ -451,7 +451,7 @@ static void config_load_refuses_what_it_cannot_read(void **state)
     place_write(place, ".evalq/url", " \n");
     load_refused(&none, EVQ_E_INVALID, "'.evalq/url' is empty");
     place_write(place, "evalq.yaml", "redis: {url: x}\n");
-    load_refused(&none, EVQ_E_INVALID, "evalq.yaml:1:14: redis.url is no address");
+    load_refused(&none, EVQ_E_INVALID, "evalq.yaml:1:14: redis.url is not an address");
 
     char *text = malloc((1 << 20) + 2);
     assert_non_null(text);

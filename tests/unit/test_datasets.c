@@ -231,7 +231,7 @@ static void npy_refuses_broken_files(void **state)
     refuse(&evq_dataset_npy, fx, "x.npy", EVQ_E_CORRUPT, "at most");
     file[0] = 'N';
     write_file(fx, "x.npy", file, bytes);
-    refuse(&evq_dataset_npy, fx, "x.npy", EVQ_E_CORRUPT, "no npy file");
+    refuse(&evq_dataset_npy, fx, "x.npy", EVQ_E_CORRUPT, "not an npy file");
     make_npy(file, 1, header, values, sizeof(values));
     file[40] = '\0';
     write_file(fx, "x.npy", file, bytes);
@@ -272,7 +272,7 @@ static void idx_refuses_hostile_files(void **state)
         {"", 0, EVQ_E_CORRUPT, "too early"},
         {"\0\0\x08", 3, EVQ_E_CORRUPT, "too early"},
         {"\0\0\x08\1\0\0", 6, EVQ_E_CORRUPT, "too early"},
-        {"PNG\1\0\0\0\1x", 9, EVQ_E_CORRUPT, "no IDX file"},
+        {"PNG\1\0\0\0\1x", 9, EVQ_E_CORRUPT, "not an IDX file"},
         {"\0\0\x0d\1\0\0\0\1xxxx", 12, EVQ_E_UNSUPPORTED, "0x0d"},
         {"\0\0\x08\0", 4, EVQ_E_CORRUPT, "0 dimensions"},
         {"\0\0\x08\x09", 4, EVQ_E_CORRUPT, "9 dimensions"},

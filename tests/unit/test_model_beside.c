@@ -90,7 +90,7 @@ static void models_name_the_tensors_that_they_ignore(void **state)
         const char *words;
     } cases[] = {
         {"backbone.", EXTRA("head.weight", 2, 37, 16), NULL, NULL, "'head.weight' in 'model.saf"},
-        {"backbone.", EXTRA("head.weight", 2, 16, 37), NULL, NULL, "stands outside the model"},
+        {"backbone.", EXTRA("head.weight", 2, 16, 37), NULL, NULL, "is not one of the"},
         {"backbone.", EXTRA("out.bias", 1, 37), NULL, NULL, "'out.bias'"},
         {"backbone.", EXTRA("lm_head.weight", 2, 37, 16), NULL, NULL, "model: {ignore: [NAME]}"},
         {"backbone.", EXTRA("head.weight", 2, 37, 16), "other, head.", "head.weight", ""},

@@ -283,7 +283,7 @@ static void tokens_of_a_file_are_scored(void **state)
     assert_int_equal(sum(fx->seen.result, "tokens")->count, 6); // Blocks: the first is not scored.
     assert_int_equal(fx->seen.result->metric_count, 2);
     made.options[made.task.option_count++] = (struct evq_pair){"mode", "rolling"};
-    assert_fault(fx, &made.task, EVQ_E_INVALID, "give data: prefix");
+    assert_fault(fx, &made.task, EVQ_E_INVALID, "set data: {prefix: TEXT}");
 }
 
 static void tokens_are_refused_in_a_sentence(void **state)
@@ -395,7 +395,8 @@ static void adapter_of_a_tied_embedding_is_refused_unless_told(void **state)
         made.task.model_count = 0;
         assert_int_equal(eval(fx, fx->root_fd, "adapter", &made.task, 1, -1, 0, &err),
                          EVQ_E_INVALID);
-        assert_non_null(strstr(err.message, "the adapter changes 'wte.weight', to which"));
+        assert_non_null(
+            strstr(err.message, "the adapter changes 'wte.weight' and the configuration ties"));
         made.task.model = &tied;
         made.task.model_count = 1;
         if (eval(fx, fx->root_fd, "adapter", &made.task, 1, -1, 0, &err) != EVQ_OK) {

@@ -212,7 +212,7 @@ static void results_refuses_each_fault_with_its_sentence(void **state)
         {&one, "{\"a\\u0007b\": 1}", EVQ_E_INVALID, "control characters"},
         {&one, "{\"a\\u0086b\": 1}", EVQ_E_INVALID, "control characters"}, // A terminal's, too.
         {&one, "{\"\": 1}", EVQ_E_INVALID, "control characters"},
-        {&one, "{\"tt\": {\"acc\": 1}}", EVQ_E_INVALID, "'tt' is no task of suite 'one'"},
+        {&one, "{\"tt\": {\"acc\": 1}}", EVQ_E_INVALID, "'tt' is not a task of suite 'one'"},
         {&two, "{\"acc\": 1}", EVQ_E_INVALID, "has 2 tasks"},
         {&two, "{\"a\": {\"acc\": 1}}", EVQ_E_INVALID,
          "no metrics of task 'mmlu_abstract_algebra'"},

@@ -243,7 +243,7 @@ static void sink_jsonl_refuses_a_directory_that_another_holds(void **state)
     fixture_dir_make(directory);
     void *sink = opened(directory, &context);
     assert_status(evq_sink_jsonl.open(&context, &second, &err), EVQ_E_CONFLICT);
-    assert_holds(err.message, "held by another logger");
+    assert_holds(err.message, "locked by another logger");
     evq_sink_jsonl.close(sink);
     fixture_dir_remove(directory);
 }

@@ -177,8 +177,8 @@ static void tokens_of_a_plain_file_are_refused_when_they_cannot_be(void **state)
 
     refuse(folder, &file, "u16", EVQ_E_INVALID, "no tokens");
     put_three(&file, 2);
-    refuse(folder, &file, "", EVQ_E_INVALID, "say dtype: u16 or u32");
-    refuse(folder, &file, "u32", EVQ_E_CORRUPT, "6 bytes, which is no whole number of u32");
+    refuse(folder, &file, "", EVQ_E_INVALID, "set dtype: u16 or dtype: u32");
+    refuse(folder, &file, "u32", EVQ_E_CORRUPT, "6 bytes, which is not a whole number of u32");
     refuse(folder, &file, "int8", EVQ_E_INVALID, "dtype 'int8'");
     put(&file, 0, 1);
     refuse(folder, &file, "u16", EVQ_E_CORRUPT, "7 bytes");

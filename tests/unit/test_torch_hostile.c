@@ -92,7 +92,7 @@ static const struct {
          EVQ_E_UNSUPPORTED, "its dtype is not known"),
     CASE(ONE("ctorch._utils\n_rebuild_tensor_v3\n(" STORAGE(
              "UntypedStorage", "\1", "0", "K\x0f") "K\0K\1\x85K\1\x85\x89Nctorch\nfloat32\ntR"),
-         EVQ_E_CORRUPT, "no whole number of elements"),
+         EVQ_E_CORRUPT, "not a whole number of elements"),
     // What a view marks as lazy is not what is stored; False marks nothing.
     CASE(ONE("ctorch._utils\n_rebuild_tensor_v2\n(" FLOATS4
              "K\0K\4\x85K\1\x85\x89}}" TEXT("\3", "neg") "\x88stR"),

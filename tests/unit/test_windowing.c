@@ -268,7 +268,7 @@ static void cut_refuses_what_cannot_be(void **state)
     assert_non_null(strstr(err.message, "stride is 5, expected at most the length 4"));
     made.corpus.prefix = -1;
     assert_int_equal(evq_windowing_rolling(&windows, &err), EVQ_E_INVALID);
-    assert_non_null(strstr(err.message, "give data: prefix"));
+    assert_non_null(strstr(err.message, "set data: {prefix: TEXT}"));
     assert_int_equal(evq_windows_add(&windows, (struct evq_window){.length = 6}, &err),
                      EVQ_E_LIMIT);
     assert_non_null(

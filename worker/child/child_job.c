@@ -55,8 +55,8 @@ static enum evq_status memory_open(const struct evq_config *config,
     }
     if (snapshot->bytes > config->worker.fetch_bytes_max) {
         return evq_error_set(err, EVQ_E_RETRY,
-                             "'%s' has %lld bytes in another memory; worker.fetch_bytes_max is "
-                             "%lld here",
+                             "'%s' has %lld bytes in the memory of another host, but "
+                             "worker.fetch_bytes_max allows %lld here",
                              work->job->path, (long long)snapshot->bytes,
                              (long long)config->worker.fetch_bytes_max);
     }

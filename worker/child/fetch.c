@@ -81,7 +81,7 @@ static enum evq_status file_make(const char *base, int64_t bytes, struct evq_fet
     if (failure != 0) {
         evq_file_close(&fd); // The file is removed next.
         evq_fetch_close(fetched);
-        return evq_error_set(err, EVQ_E_RETRY, "no room for %lld bytes in '%s': %s",
+        return evq_error_set(err, EVQ_E_RETRY, "not enough space for %lld bytes in '%s': %s",
                              (long long)bytes, base, strerror(failure));
     }
     *ret_file = fd;
@@ -276,7 +276,9 @@ static enum evq_status transfer_once(struct transfer *transfer, struct evq_error
         evq_conn_socket_open(&transfer->stream, &evq_conn_transport_tcp, &target,
                              evq_clock_mono_ms() + transfer->limits->connect_ms, err);
     if (status == EVQ_E_IO && transfer->stream.failure == ECONNREFUSED) {
-        return evq_error_set(err, EVQ_E_GONE, "its producer at %s is no more", place);
+        return evq_error_set(err, EVQ_E_GONE,
+                             "the training process at %s, which holds the weights, has ended",
+                             place);
     }
     if (status == EVQ_OK) {
         status = request_send(transfer, err);
@@ -285,16 +287,21 @@ static enum evq_status transfer_once(struct transfer *transfer, struct evq_error
         status = answer_read(transfer, &reply, err);
     }
     if (status == EVQ_E_CORRUPT) {
-        return evq_error_set(err, EVQ_E_GONE, "what answers at %s is not its producer", place);
+        return evq_error_set(
+            err, EVQ_E_GONE,
+            "another program answers at %s, where the training process held the weights", place);
     }
     if (status == EVQ_OK && reply.word == EVQ_SNAPSHOT_GONE) {
-        return evq_error_set(err, EVQ_E_GONE, "its producer at %s has dropped it", place);
+        return evq_error_set(err, EVQ_E_GONE,
+                             "the training process at %s has removed these weights", place);
     }
     if (status == EVQ_OK && reply.word == EVQ_SNAPSHOT_BUSY) {
-        return evq_error_set(err, EVQ_E_FULL, "its producer at %s is busy", place);
+        return evq_error_set(err, EVQ_E_FULL,
+                             "the training process at %s is busy with other workers", place);
     }
     if (status == EVQ_OK && reply.bytes != transfer->job->snapshot.bytes) {
-        return evq_error_set(err, EVQ_E_CHANGED, "its producer has %lld bytes, announced %lld",
+        return evq_error_set(err, EVQ_E_CHANGED,
+                             "the training process sends %lld bytes of weights, but announced %lld",
                              (long long)reply.bytes, (long long)transfer->job->snapshot.bytes);
     }
     return status == EVQ_OK ? body_read(transfer, err) : status;
@@ -345,9 +352,10 @@ static enum evq_status transfer_run(struct transfer *transfer, uint32_t *ret_cut
         const bool busy = status == EVQ_E_FULL && evq_clock_mono_ms() < busy_ms;
         *ret_cuts += cut;
         if (cut && *ret_cuts >= transfer->limits->cuts_max) {
-            return evq_error_set(err, EVQ_E_RETRY, "weights of %s cut %u times at %lld bytes: %s",
-                                 transfer->job->snapshot.place, *ret_cuts, (long long)transfer->at,
-                                 cause.message);
+            return evq_error_set(
+                err, EVQ_E_RETRY,
+                "the transfer of weights from %s broke off %u times, at last after %lld bytes: %s",
+                transfer->job->snapshot.place, *ret_cuts, (long long)transfer->at, cause.message);
         }
         if (status != EVQ_OK && !cut && !busy) {
             return evq_error_set(err, status == EVQ_E_FULL ? EVQ_E_RETRY : status, "%s",
@@ -390,7 +398,8 @@ enum evq_status evq_fetch_open(const struct evq_job *job, const char *scratch,
 
     if (!job->snapshot_given || snapshot->place[0] == '\0' || snapshot->token[0] == '\0' ||
         snapshot->checksum[0] == '\0' || snapshot->bytes <= 0) {
-        return evq_error_set(err, EVQ_E_INVALID, "'%.100s' is served by nobody", job->path);
+        return evq_error_set(err, EVQ_E_INVALID, "no training process offers the weights '%.100s'",
+                             job->path);
     }
     enum evq_status status = name_take(job, &fetched, err);
     if (status == EVQ_OK) {

@@ -94,8 +94,8 @@ enum evq_status evq_runner_suite_check(const struct evq_config *config,
     }
     if (suite->prepare[0] != '\0' && (prepare == NULL || prepare->kind != EVQ_EVALUATOR_COMMAND)) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "suite '%s' has prepare: %s, which is no command of %s", suite->name,
-                             suite->prepare, config->file);
+                             "suite '%s' has prepare: %s, which is not a command of %s",
+                             suite->name, suite->prepare, config->file);
     }
     return EVQ_OK;
 }
@@ -241,7 +241,8 @@ static enum evq_status check_unchanged(const struct relay *relay, struct evq_err
                              request->path);
     }
     if (could_not_look(status)) {
-        return evq_error_set(err, status, "whether checkpoint '%s' changed is not known: %s",
+        return evq_error_set(err, status,
+                             "cannot find out if checkpoint '%s' changed during the evaluation: %s",
                              request->path, fault.message);
     }
     if (status != EVQ_OK || strcmp(relay->fingerprint, now) != 0) {

@@ -186,7 +186,7 @@ enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err)
     }
     if ((uint64_t)room.f_bavail * room.f_frsize < ROOM_BYTES_MIN ||
         (room.f_files > 0 && room.f_favail == 0)) {
-        return evq_error_set(err, EVQ_E_FULL, "worker.scratch '%s' has no room left", scratch);
+        return evq_error_set(err, EVQ_E_FULL, "the disk of worker.scratch '%s' is full", scratch);
     }
     return EVQ_OK;
 }

@@ -18,7 +18,7 @@ enum evq_status evq_array_open(const char *path, int *ret_fd, struct stat *ret_i
     }
     if (fstat(fd, ret_info) != 0 || !S_ISREG(ret_info->st_mode)) {
         (void)close(fd); // It was opened for reading, so a failed close loses nothing.
-        return evq_error_set(err, EVQ_E_INVALID, "data set '%s' is no regular file", path);
+        return evq_error_set(err, EVQ_E_INVALID, "data set '%s' is not a regular file", path);
     }
     *ret_fd = fd;
     return EVQ_OK;

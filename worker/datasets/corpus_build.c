@@ -147,8 +147,8 @@ static enum evq_status add_after_prefix(struct evq_corpus_build *build, const ch
                                                   continuation, bytes, false, found, err);
     if (status == EVQ_OK && corpus->prefix < 0) {
         status = evq_error_set(err, EVQ_E_INVALID,
-                               "an empty context needs a token to begin with, but '%s' has neither "
-                               "BOS nor EOS: give data: prefix",
+                               "an empty context needs a first token, but '%s' has neither BOS nor "
+                               "EOS: set data: {prefix: TEXT}",
                                evq_tokenizer_name(build->source->tokenizer));
     }
     if (status == EVQ_OK && (found->count == 0 || found->ids[0] != corpus->prefix)) {

@@ -90,7 +90,7 @@ static enum evq_status add_objects(struct documents *documents, struct evq_jsonl
                      ? add(documents, json_string_value(text), json_string_length(text), err)
                      : evq_error_set(err, EVQ_E_INVALID, "'%s', line %" PRId64 ": field '%s' is %s",
                                      lines->name, lines->number, field,
-                                     text == NULL ? "missing" : "no text");
+                                     text == NULL ? "missing" : "not text");
         json_decref(object);
     }
     return status;
@@ -120,8 +120,9 @@ enum evq_status evq_documents_check(const struct evq_task_config *task, struct e
         return evq_task_options_unknown("data: split", split, splits, 3, err);
     }
     if (jsonl && evq_corpus_option(task, "split", NULL) != NULL) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "data: split is for format text; of jsonl a line is a document");
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "data: split is only for format text, because each line of jsonl is one document");
     }
     return read_detokenize(task, &flag, err);
 }

@@ -64,8 +64,8 @@ static enum evq_status read_header(gzFile file, const char *path, struct evq_arr
     }
     if (head[0] != 0 || head[1] != 0) {
         return evq_error_set(err, EVQ_E_CORRUPT,
-                             "'%s' is no IDX file: it begins with %02x %02x, expected 00 00", path,
-                             head[0], head[1]);
+                             "'%s' is not an IDX file: it begins with %02x %02x, expected 00 00",
+                             path, head[0], head[1]);
     }
     if (head[2] != IDX_UBYTE) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,

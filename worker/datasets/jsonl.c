@@ -101,7 +101,7 @@ enum evq_status evq_jsonl_next(struct evq_jsonl *lines, json_t **ret_object, str
     }
     if (!json_is_object(object)) {
         json_decref(object);
-        return evq_error_set(err, EVQ_E_INVALID, "'%s', line %" PRId64 " is no JSON object",
+        return evq_error_set(err, EVQ_E_INVALID, "'%s', line %" PRId64 " is not a JSON object",
                              lines->name, lines->number);
     }
     *ret_object = object;

@@ -84,7 +84,7 @@ static enum evq_status take_descr(struct npy *npy, struct evq_error *err)
                              npy->path);
     }
     if (!take_word(npy, descr, sizeof(descr))) {
-        return bad(npy, "descr is no short text", err);
+        return bad(npy, "descr is not a short text", err);
     }
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (strcmp(types[i].descr, descr) == 0) {
@@ -117,7 +117,7 @@ static enum evq_status take_order(struct npy *npy, struct evq_error *err)
 static enum evq_status take_shape(struct npy *npy, struct evq_error *err)
 {
     if (!take(npy, '(')) {
-        return bad(npy, "shape is no tuple", err);
+        return bad(npy, "shape is not a tuple", err);
     }
     while (next(npy) != ')') {
         char *end = NULL;
@@ -127,7 +127,7 @@ static enum evq_status take_shape(struct npy *npy, struct evq_error *err)
         errno = 0;
         const long long size = isdigit((unsigned char)*npy->at) ? strtoll(npy->at, &end, 10) : -1;
         if (size < 0 || errno != 0) {
-            return bad(npy, "a dimension is no whole number", err);
+            return bad(npy, "a dimension is not a whole number", err);
         }
         npy->array.shape[npy->array.rank++] = size;
         npy->at = end;
@@ -199,11 +199,12 @@ static enum evq_status read_preamble(int fd, const char *path, uint64_t held, si
     }
     if (held < sizeof(head)) {
         return evq_error_set(err, EVQ_E_CORRUPT,
-                             "'%s' ends too early: %" PRIu64 " bytes are no npy file", path, held);
+                             "'%s' ends too early: %" PRIu64 " bytes are not an npy file", path,
+                             held);
     }
     if (memcmp(head, "\x93NUMPY", 6) != 0) {
         return evq_error_set(err, EVQ_E_CORRUPT,
-                             "'%s' is no npy file: it does not begin with \\x93NUMPY", path);
+                             "'%s' is not an npy file: it does not begin with \\x93NUMPY", path);
     }
     if (head[6] != 1 && head[6] != 2) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,

@@ -47,11 +47,13 @@ static enum evq_status check_kind(const struct evq_task_config *task, bool choic
                                              "label",   "label_names", "labels"};
 
     if (choices && evq_corpus_option(task, "target", NULL) != NULL) {
-        return evq_error_set(err, EVQ_E_INVALID, "data: target is for loglikelihood");
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "data: target is only for tasks of type loglikelihood");
     }
     for (size_t i = 0; i < sizeof(of_choices) / sizeof(of_choices[0]) && !choices; i++) {
         if (evq_corpus_option(task, of_choices[i], NULL) != NULL) {
-            return evq_error_set(err, EVQ_E_INVALID, "data: %s is for multiple_choice",
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "data: %s is only for tasks of type multiple_choice",
                                  of_choices[i]);
         }
     }
@@ -167,13 +169,13 @@ static enum evq_status list_choices(struct items *items, const json_t *object,
 
     if (!json_is_array(list)) {
         return evq_error_set(err, EVQ_E_INVALID, "field '%s' is %s", field,
-                             list == NULL ? "missing" : "no list");
+                             list == NULL ? "missing" : "not a list");
     }
     for (size_t i = 0; i < json_array_size(list) && status == EVQ_OK; i++) {
         const json_t *text = json_array_get(list, i);
         struct evq_buffer *out = NULL;
         if (!json_is_string(text)) {
-            return evq_error_set(err, EVQ_E_INVALID, "entry %zu of field '%s' is no text", i,
+            return evq_error_set(err, EVQ_E_INVALID, "entry %zu of field '%s' is not text", i,
                                  field);
         }
         status = next_choice(items, &out, err);
@@ -267,8 +269,8 @@ static enum evq_status named_label(const struct items *items, const char *text, 
         }
         if (number >= 0 && number < items->choice_count && number != i) {
             return evq_error_set(err, EVQ_E_INVALID,
-                                 "the label '%d' is the text of choice %d and the number of "
-                                 "another: expected a letter, or a number that is no text",
+                                 "the label '%d' is the text of choice %d and also the number of "
+                                 "another choice: use a letter as the label",
                                  (int)number, (int)i);
         }
         *ret_label = i;

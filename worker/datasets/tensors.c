@@ -42,9 +42,10 @@ static enum evq_status read_tensor(const struct evq_checkpoint *file,
         array->dtype = EVQ_DTYPE_F32;
         break;
     default:
-        return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                             "tensor '%s' of '%s' is %s, which no data set is made of",
-                             tensor->name, source->path, tensor->dtype_name);
+        return evq_error_set(
+            err, EVQ_E_UNSUPPORTED,
+            "tensor '%s' of '%s' has the dtype %s, which evalq does not read as data", tensor->name,
+            source->path, tensor->dtype_name);
     }
     array->rank = tensor->rank;
     memcpy(array->shape, tensor->shape, sizeof(array->shape));

@@ -106,14 +106,15 @@ static enum evq_status look_plain(struct reading *reading, struct evq_error *err
 
     if (source->dtype[0] == '\0') {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'%s' has no header of llm.c or npy: say dtype: u16 or u32",
+                             "'%s' has no header of llm.c or npy: set dtype: u16 or dtype: u32",
                              source->path);
     }
     reading->dtype = strcmp(source->dtype, "u16") == 0 ? EVQ_DTYPE_U16 : EVQ_DTYPE_U32;
     reading->count = reading->bytes / evq_dtype_bytes(reading->dtype);
     if (reading->bytes % evq_dtype_bytes(reading->dtype) != 0) {
         return evq_error_set(err, EVQ_E_CORRUPT,
-                             "'%s' holds %" PRIu64 " bytes, which is no whole number of %s tokens",
+                             "'%s' holds %" PRIu64
+                             " bytes, which is not a whole number of %s tokens",
                              source->path, reading->bytes, source->dtype);
     }
     return EVQ_OK;

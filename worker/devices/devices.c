@@ -167,7 +167,7 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
         if (!there && counted) {
             one_leave_out(ret_devices, &i);
         } else if (!there) {
-            status = evq_error_set(err, EVQ_E_NOT_FOUND, "GPU %s is not there",
+            status = evq_error_set(err, EVQ_E_NOT_FOUND, "this machine has no GPU %s",
                                    ret_devices->items[i].id);
         }
     }
@@ -191,7 +191,7 @@ enum evq_status evq_devices_named(const char *const *uuids, size_t count,
     for (size_t i = 0; i < count; i++) {
         struct evq_device *device = &ret_devices->items[i];
         if (strlen(uuids[i]) >= sizeof(device->id)) {
-            return evq_error_set(err, EVQ_E_INVALID, "'%s' is no UUID of a GPU", uuids[i]);
+            return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a UUID of a GPU", uuids[i]);
         }
         (void)snprintf(device->id, sizeof(device->id), "%s", uuids[i]);
     }
@@ -204,7 +204,7 @@ enum evq_status evq_devices_named(const char *const *uuids, size_t count,
     for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
         bool unique = false;
         if (!device_describe(&nvml, &ret_devices->items[i], &unique)) {
-            status = evq_error_set(err, EVQ_E_NOT_FOUND, "GPU %s is not there",
+            status = evq_error_set(err, EVQ_E_NOT_FOUND, "this machine has no GPU %s",
                                    ret_devices->items[i].id);
         }
     }

@@ -219,7 +219,7 @@ static enum evq_status tasks_check(const struct evq_suite *suite, const json_t *
             known = known || strcmp(source, key) == 0 || strcmp(source, "*") == 0;
         }
         if (!known) {
-            return evq_error_set(err, EVQ_E_INVALID, "'%s': '%s' is no task of suite '%s'", path,
+            return evq_error_set(err, EVQ_E_INVALID, "'%s': '%s' is not a task of suite '%s'", path,
                                  evq_error_escape(key, strlen(key), name, sizeof(name)),
                                  suite->name);
         }

@@ -492,9 +492,9 @@ static enum evq_status check_adapted(const struct evq_model_request *request,
         return EVQ_OK;
     }
     return evq_error_set(err, EVQ_E_INVALID,
-                         "the adapter changes '%s', to which the configuration ties the head, and "
-                         "PEFT leaves the head as it was: merge it first, in a `prepare` command, "
-                         "or say model: {tie_word_embeddings: true} to change both",
+                         "the adapter changes '%s' and the configuration ties the head to it, but "
+                         "PEFT does not change the head: merge the adapter first, in a `prepare` "
+                         "command, or set model: {tie_word_embeddings: true} to change both",
                          embedding->name);
 }
 

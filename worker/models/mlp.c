@@ -238,7 +238,7 @@ static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
     }
     if (status == EVQ_OK && mlp->linears == 0) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'%s' holds no matrix%s%s%s: nothing to make an MLP of",
+                             "'%s' holds no matrix%s%s%s, so no MLP can be made of it",
                              checkpoint->path, prefix_bytes > 0 ? " under the prefix '" : "",
                              prefix, prefix_bytes > 0 ? "'" : "");
     }
@@ -331,9 +331,8 @@ static enum evq_status check_numbered(const struct mlp *mlp, struct evq_error *e
     }
     return evq_error_set(
         err, EVQ_E_INVALID,
-        "the names of the layers in '%s' are not numbered and do not tell in which "
-        "order the layers run: say it (model: {layers: [...]}, with these names "
-        "in order: %s)",
+        "the names of the layers in '%s' have no numbers, so the order of the layers is unknown: "
+        "set model: {layers: [...]}, with these names in the right order: %s",
         mlp->request->checkpoint->path, names);
 }
 

@@ -266,10 +266,10 @@ static enum evq_status check_surplus(const struct weights *weights, const char *
             err, EVQ_E_INVALID,
             inside ? "tensor '%s' in '%s' has no place in the model that its configuration "
                      "describes (%zu tensors were expected; model: {ignore: [NAME]} leaves one out)"
-                   : "tensor '%s' in '%s' stands outside the model of %zu tensors that was found, "
-                     "and is as long as its vocabulary: a head of its own would give other scores. "
-                     "Evaluate the checkpoint with a command or persistent evaluator, or leave the "
-                     "tensor out (model: {ignore: [NAME]})",
+                   : "tensor '%s' in '%s' is not one of the %zu tensors of the model that was "
+                     "found, but it is as long as the vocabulary. If it is a head, it changes the "
+                     "scores: evaluate the checkpoint with a command or persistent evaluator. If "
+                     "not, leave it out (model: {ignore: [NAME]})",
             tensor->name, file_of(weights, tensor), weights->count);
     }
     return evq_weights_tell_ignored(&ignored, model, err);

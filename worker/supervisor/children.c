@@ -176,8 +176,10 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
         return;
     }
     if (lease->result_lost) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "one of its results could not be read or kept",
-                             NULL);
+        (void)evq_lease_fail(
+            lease, EVQ_FAIL_RETRY,
+            "a result of the job could not be parsed or stored; the worker's log has the cause",
+            NULL);
         return;
     }
     // A job that finished counts as done, even if a time limit or a drain was about to end it.
@@ -188,8 +190,8 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
     evq_log(EVQ_LOG_INFO, "job_done", "job=%s slot=%u ms=%lld", lease->claim->id, slot->number,
             (long long)(evq_clock_mono_ms() - lease->claimed_ms));
     if (lease->part_failed) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL, "the sums of the shard do not fit into 64 KiB",
-                             NULL);
+        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL,
+                             "the partial results of the shard are larger than 64 KiB", NULL);
     } else {
         (void)evq_lease_end(lease, lease->claim->shard_count > 0 ? EVQ_OUTBOX_COMPLETE_SHARD
                                                                  : EVQ_OUTBOX_COMPLETE);
@@ -211,8 +213,8 @@ static void crash_count(struct evq_supervisor *supervisor, const char *id)
         supervisor->sick = true;
         supervisor->beat_due_ms = 0; // The next heartbeat reports it at once.
         evq_log(EVQ_LOG_ERROR, "worker_sick", "reason=%s",
-                "several different jobs crashed here with none done between: no more claims until "
-                "a restart");
+                "several different jobs in a row crashed on this worker, so it takes no more jobs: "
+                "find the cause in their logs, then restart the worker");
     }
 }
 
@@ -460,7 +462,7 @@ static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, 
     case EVQ_SLOT_STARTING:
         if (now_ms >= slot->last_note_ms + EVQ_SLOT_START_MS) {
             evq_log(EVQ_LOG_ERROR, "child_start_slow", "slot=%u", slot->number);
-            slot_failed(slot, "the child did not become ready in time");
+            slot_failed(slot, "the evaluator process did not become ready in time");
             evq_slot_kill(slot);
         }
         break;

@@ -26,15 +26,16 @@ enum evq_status evq_gpu_leases_open(struct evq_gpu_leases *gpus, const struct ev
 {
     memset(gpus, 0, sizeof(*gpus));
     if (pool->count < (uint32_t)per_share) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "worker.gpus_per_slot is %d, but there are %u GPUs to share",
-                             per_share, pool->count);
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "worker.gpus_per_slot is %d, but this machine has only %u GPUs to share", per_share,
+            pool->count);
     }
     for (uint32_t i = 0; i < pool->count && per_share > 1; i++) {
         if (evq_devices_is_instance(pool->items[i].id)) {
             return evq_error_set(err, EVQ_E_INVALID,
-                                 "worker.gpus_per_slot is %d, but of MIG instances such as %s CUDA "
-                                 "gives a process one",
+                                 "worker.gpus_per_slot is %d, but CUDA gives a process only one "
+                                 "MIG instance such as %s: set it to 1",
                                  per_share, pool->items[i].id);
         }
     }
@@ -53,8 +54,8 @@ enum evq_status evq_gpu_leases_open(struct evq_gpu_leases *gpus, const struct ev
     }
     return read ? EVQ_OK
                 : evq_error_set(err, EVQ_E_IO,
-                                "/proc/sys/kernel/random/boot_id cannot be read: "
-                                "GPUs are shared by it");
+                                "/proc/sys/kernel/random/boot_id cannot be read, but workers need "
+                                "it to share the GPUs of a machine");
 }
 
 bool evq_gpu_leases_current(const struct evq_supervisor *supervisor)
@@ -175,9 +176,10 @@ static void waiting_say(struct evq_supervisor *supervisor)
         struct evq_slot *slot = &supervisor->slots[i];
         if (evq_slot_waits_for_gpus(slot)) {
             char note[sizeof(slot->note)];
-            (void)snprintf(note, sizeof(note),
-                           "waits for %u free of %u GPUs: other workers of this machine lease them",
-                           supervisor->gpus.per_share, supervisor->gpus.pool.count);
+            (void)snprintf(
+                note, sizeof(note),
+                "waits for %u of the %u GPUs of this machine, which other workers use now",
+                supervisor->gpus.per_share, supervisor->gpus.pool.count);
             if (strcmp(note, slot->note) != 0) {
                 memcpy(slot->note, note, sizeof(note));
                 evq_log(EVQ_LOG_INFO, "gpu_wait", "slot=%u reason=%s", slot->number, note);

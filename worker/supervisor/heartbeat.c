@@ -14,7 +14,8 @@ static void beats_answer(struct evq_supervisor *supervisor, const struct evq_bea
         }
         const bool cancelled = beats[i].answer == EVQ_BEAT_CANCEL;
         evq_log(EVQ_LOG_WARN, cancelled ? "job_cancelled" : "job_stale", "job=%s reason=%s",
-                leases[i]->claim->id, "heartbeat");
+                leases[i]->claim->id,
+                cancelled ? "somebody cancelled it" : "its lease is not valid any more");
         evq_lease_list_drop(supervisor, leases[i],
                             cancelled ? EVQ_CAUSE_CANCELLED : EVQ_CAUSE_STALE);
     }

@@ -101,9 +101,11 @@ enum evq_status evq_suite_registry_open(struct evq_suite_registry *registry,
     if (status == EVQ_OK && count == 0 && why.status != EVQ_OK) {
         status = evq_error_set(err, EVQ_E_INVALID, "no suites to serve: %s", why.message);
     } else if (status == EVQ_OK && count == 0) {
-        status = evq_error_set(err, EVQ_E_INVALID, "no suites to serve: %s",
-                               config->file[0] != '\0' ? "the configuration has no suites"
-                                                       : "there is no evalq.yaml (see --config)");
+        status = evq_error_set(
+            err, EVQ_E_INVALID, "no suites to serve: %s",
+            config->file[0] != '\0'
+                ? "the configuration has no suites; `evalq init` shows how to add one"
+                : "there is no evalq.yaml; write one with `evalq init`, or name it with --config");
     }
     return status;
 }

@@ -102,9 +102,9 @@ static void gpus_count(struct evq_supervisor *supervisor, const struct evq_devic
     if (taken < devices->count) {
         evq_log(EVQ_LOG_WARN, "gpus_unused", "slots=%u gpus=%u of=%u reason=%s",
                 supervisor->slot_count, taken, devices->count,
-                shared ? "worker.slots and worker.gpus_per_slot make no slot for the others, which "
-                         "other workers of this machine may lease"
-                       : "a slot computes on one MIG instance");
+                shared ? "worker.slots and worker.gpus_per_slot use fewer GPUs than there are; "
+                         "other workers of this machine can use the rest"
+                       : "a slot uses only one MIG instance");
     }
 }
 
@@ -205,7 +205,7 @@ static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq
         const int64_t wait_ms =
             evq_cause_wait_ms(EVQ_CAUSE_REDIS_LOADING, tries++, &supervisor->redis.seed);
         if (poll(&item, 1, (int)wait_ms) > 0) {
-            return evq_error_set(err, EVQ_E_STOPPED, "asked to stop while Redis was not ready");
+            return evq_error_set(err, EVQ_E_STOPPED, "stopped by a signal before Redis was ready");
         }
     }
 }
@@ -388,7 +388,8 @@ static void supervisor_leave(struct evq_supervisor *supervisor)
     evq_redis_session_wait_drop(&supervisor->redis);
     if (supervisor->leases != NULL) {
         evq_log(EVQ_LOG_ERROR, "leases_unreported", "reason=%s",
-                "Redis could not be told of all jobs: their leases will lapse");
+                "Redis did not answer, so not all jobs were given back: the queue gives them to "
+                "other workers when their leases lapse");
         supervisor->exit_code =
             supervisor->exit_code == EVQ_EXIT_OK ? EVQ_EXIT_UNREACHABLE : supervisor->exit_code;
         return;

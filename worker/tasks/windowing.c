@@ -46,11 +46,11 @@ enum evq_status evq_windowing_rolling(struct evq_windows *windows, struct evq_er
     enum evq_status status = EVQ_OK;
 
     if (windows->corpus->prefix < 0) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "mode rolling predicts the first token of '%s' after a prefix, and "
-                             "the tokenizer has neither BOS nor EOS: give data: prefix, or another "
-                             "mode",
-                             windows->corpus->name);
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "mode rolling needs a prefix before the first token of '%s', but the tokenizer has "
+            "neither BOS nor EOS: set data: {prefix: TEXT}, or another mode",
+            windows->corpus->name);
     }
     for (size_t i = 0; i < windows->corpus->passage_count && status == EVQ_OK; i++) {
         status = roll(windows, (int64_t)i, err);

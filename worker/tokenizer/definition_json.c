@@ -26,10 +26,10 @@ static enum evq_status read_vocabulary(struct reading *reading, const struct evq
     char shown[260];
 
     if (begin->kind != EVQ_JSON_OBJECT || reading->vocabulary) {
-        return evq_definition_bad(definition, err, "%s",
-                                  reading->vocabulary
-                                      ? "the model has two vocabularies"
-                                      : "the model's vocabulary is no object of tokens and ids");
+        return evq_definition_bad(
+            definition, err, "%s",
+            reading->vocabulary ? "the model has two vocabularies"
+                                : "the model's vocabulary is not an object of tokens and ids");
     }
     reading->vocabulary = true;
     while ((status = evq_json_next(&reading->json, &token, err)) == EVQ_OK &&
@@ -212,7 +212,7 @@ static enum evq_status read_all(struct reading *reading, struct evq_error *err)
 
     enum evq_status status = evq_json_next(&reading->json, &token, err);
     if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
-        return evq_definition_bad(definition, err, "it is no JSON object");
+        return evq_definition_bad(definition, err, "it is not a JSON object");
     }
     if (status == EVQ_OK) {
         status = read_members(reading, err);

@@ -19,7 +19,7 @@ static enum evq_status read_vocabulary(struct evq_definition *definition, struct
     evq_json_init(&json, (char *)file->data, file->bytes);
     status = evq_json_next(&json, &token, err);
     if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
-        return evq_definition_bad(definition, err, "it is no object of tokens and ids");
+        return evq_definition_bad(definition, err, "it is not an object of tokens and ids");
     }
     while (status == EVQ_OK && (status = evq_json_next(&json, &token, err)) == EVQ_OK &&
            token.kind == EVQ_JSON_KEY) {

@@ -49,7 +49,7 @@ enum evq_status evq_tokenizer_files_read(const struct evq_tokenizer_files *files
     }
     evq_error_escape(path, strlen(path), shown, sizeof(shown));
     if (!S_ISREG(info.st_mode)) {
-        status = evq_error_set(err, EVQ_E_INVALID, "'%s' is no regular file", shown);
+        status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", shown);
     } else if ((uint64_t)info.st_size > EVQ_TOKENIZER_FILE_BYTES_MAX) {
         status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds %jd bytes, expected at most %zu",
                                shown, (intmax_t)info.st_size, EVQ_TOKENIZER_FILE_BYTES_MAX);

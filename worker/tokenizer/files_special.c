@@ -152,7 +152,7 @@ static enum evq_status parse(struct evq_buffer *file, const char *path, struct s
     json.python = true; // config.json is also read this way for the model.
     status = evq_json_next(&json, &token, err);
     if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is no JSON object", path);
+        return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is not a JSON object", path);
     }
     while (status == EVQ_OK && (status = evq_json_next(&json, &token, err)) == EVQ_OK &&
            token.kind == EVQ_JSON_KEY) {

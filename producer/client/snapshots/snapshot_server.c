@@ -102,7 +102,7 @@ static enum evq_status file_open(const char *path, int *ret_fd, struct stat *ret
     if (fstat(fd, ret_info) != 0 || !S_ISREG(ret_info->st_mode) || ret_info->st_size <= 0 ||
         ret_info->st_size > EVQ_SNAPSHOT_BYTES_MAX) {
         (void)close(fd); // Read only.
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is no regular file with something in it",
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file with something in it",
                              path);
     }
     *ret_fd = fd;

@@ -126,7 +126,7 @@ static enum evq_status put_suites(struct writer *writer, const char *suites, str
         if (!evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
             return evq_error_set(
                 err, EVQ_E_INVALID,
-                "suites: '%s...' is no suite's name: 1 to %d of letters, digits and "
+                "suites: '%s...' is not the name of a suite: 1 to %d of letters, digits and "
                 "'.', '_', '-'",
                 name, EVQ_JOB_NAME_BYTES_MAX);
         }

@@ -50,7 +50,7 @@ static json_t *parse_view(char *text, struct evq_http_reply *reply)
     json_t *view = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     free(text);
     if (!json_is_object(view)) {
-        evq_http_reply_error(reply, 500, "corrupt", "the queue's answer is no JSON object");
+        evq_http_reply_error(reply, 500, "corrupt", "the queue's answer is not a JSON object");
         json_decref(view);
         return NULL;
     }
@@ -83,7 +83,7 @@ static enum evq_status list_state(struct evq_api *api, const char *state, const 
     const char *next = json_string_value(json_object_get(page, "cursor"));
     if (next == NULL || strlen(next) >= 128 ||
         json_array_extend(jobs, json_object_get(page, "jobs")) != 0) {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "the queue's answer is no page of jobs");
+        status = evq_error_set(err, EVQ_E_CORRUPT, "the queue's answer is not a page of jobs");
     } else {
         (void)snprintf(cursor, 128, "%s", next);
     }
@@ -137,7 +137,8 @@ static bool read_start(const char *only, const char *from, size_t *ret_state, ch
         return true;
     }
     if (!read_cursor(from, ret_state, cursor) || (only[0] != '\0' && *ret_state != state)) {
-        evq_http_reply_error(reply, 400, "invalid", "cursor is not what a page before gave");
+        evq_http_reply_error(reply, 400, "invalid",
+                             "the cursor is not one that an earlier page gave");
         return false;
     }
     return true;
@@ -336,7 +337,8 @@ static const char *retry_name(struct evq_http_request *request, struct evq_http_
     const size_t bytes = strlen(given);
     for (size_t i = 0; i < bytes && !body->failed; i++) {
         if (bytes > RETRY_GIVEN_MAX || given[i] <= ' ' || given[i] > '~') {
-            evq_body_fail(body, "'request' is no name of at most %d printable bytes without blanks",
+            evq_body_fail(body,
+                          "'request' is not a name of at most %d printable bytes without blanks",
                           RETRY_GIVEN_MAX);
         }
     }

@@ -94,7 +94,7 @@ const char *evq_body_text(struct evq_body *body, const char *key, const char *fa
 {
     const json_t *value = member(body, key);
     if (value != NULL && !json_is_string(value)) {
-        evq_body_fail(body, "'%s' is no text", key);
+        evq_body_fail(body, "'%s' is not text", key);
     }
     return json_is_string(value) ? json_string_value(value) : fallback;
 }
@@ -107,7 +107,7 @@ int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t max, in
     }
     const int64_t number = json_integer_value(value);
     if (!json_is_integer(value) || number < 0 || number > max) {
-        evq_body_fail(body, "'%s' is no whole number of 0 to %" PRId64, key, max);
+        evq_body_fail(body, "'%s' is not a whole number of 0 to %" PRId64, key, max);
         return fallback;
     }
     return number;
@@ -117,7 +117,7 @@ double evq_body_number(struct evq_body *body, const char *key, double fallback)
 {
     const json_t *value = member(body, key);
     if (value != NULL && !json_is_number(value)) {
-        evq_body_fail(body, "'%s' is no number", key);
+        evq_body_fail(body, "'%s' is not a number", key);
     }
     return json_is_number(value) ? json_number_value(value) : fallback;
 }
@@ -178,7 +178,7 @@ void evq_body_pairs(struct evq_body *body, const char *key, struct evq_arena *ar
         return;
     }
     if (!json_is_object(object) || room > EVQ_JOB_PAIRS_MAX) {
-        evq_body_fail(body, "'%s' is no object of at most %d members", key, EVQ_JOB_PAIRS_MAX);
+        evq_body_fail(body, "'%s' is not an object of at most %d members", key, EVQ_JOB_PAIRS_MAX);
         return;
     }
     struct evq_pair *pairs = evq_arena_array(arena, room, sizeof *pairs);
@@ -212,13 +212,14 @@ size_t evq_body_texts(struct evq_body *body, const char *key, const char **texts
     }
     const size_t count = json_array_size(list);
     if (!json_is_array(list) || count > texts_max) {
-        evq_body_fail(body, "'%s' is no text, nor an array of at most %zu texts", key, texts_max);
+        evq_body_fail(body, "'%s' is neither text nor an array of at most %zu texts", key,
+                      texts_max);
         return 0;
     }
     for (size_t i = 0; i < count; i++) {
         texts[i] = json_string_value(json_array_get(list, i));
         if (texts[i] == NULL) {
-            evq_body_fail(body, "'%s' holds something that is no text", key);
+            evq_body_fail(body, "'%s' holds something that is not text", key);
             return 0;
         }
     }

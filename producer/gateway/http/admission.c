@@ -140,7 +140,7 @@ static bool may(const struct evq_admission *admission, const struct evq_http_req
         evq_http_reply_error(reply, 401, "unauthorized",
                              token_good
                                  ? "this needs a token: send the header Authorization: Bearer TOKEN"
-                                 : "no such token");
+                                 : "this token is not in the gateway's token file");
         evq_http_reply_header(reply, "WWW-Authenticate", "Bearer");
     } else {
         evq_http_reply_error(reply, 403, "forbidden", "the token '%s' does not allow this",

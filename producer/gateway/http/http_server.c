@@ -265,7 +265,8 @@ static struct MHD_Response *make_response(struct call *call)
     struct evq_http_reply *reply = &call->exchange.reply;
     if (reply->stream.pull != NULL && !stream_begin(call)) {
         evq_http_reply_free(reply);
-        evq_http_reply_error(reply, 503, "busy", "there are %u streams already",
+        evq_http_reply_error(reply, 503, "busy",
+                             "%u event streams are open, the most that this gateway allows",
                              call->server->config.streams_max);
     }
     if (reply->stream.pull != NULL) {

@@ -50,7 +50,7 @@ enum evq_status evq_listen_parse(const char *text, struct evq_listen *ret_listen
     struct sockaddr_in6 *six = (struct sockaddr_in6 *)&ret_listen->address;
     if (number < 0 || number > 65535) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "'%.80s' is no address such as 127.0.0.1:8000 or [::1]:8000",
+                             "'%.80s' is not an address such as 127.0.0.1:8000 or [::1]:8000",
                              bracketed ? text - 1 : text);
     }
     if (!bracketed && inet_pton(AF_INET, host, &four->sin_addr) == 1) {
@@ -62,10 +62,11 @@ enum evq_status evq_listen_parse(const char *text, struct evq_listen *ret_listen
         six->sin6_port = htons((uint16_t)number);
         ret_listen->address_bytes = sizeof *six;
     } else {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "'%.60s' is no numeric address: give one such as 127.0.0.1, 0.0.0.0 "
-                             "or [::1]",
-                             host);
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "'%.60s' is not a numeric address: give one such as 127.0.0.1, 0.0.0.0 "
+            "or [::1]",
+            host);
     }
     ret_listen->loopback = is_loopback(&ret_listen->address);
     return EVQ_OK;

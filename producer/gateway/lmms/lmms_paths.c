@@ -160,7 +160,7 @@ static enum evq_status root_find(const struct evq_config *config, struct evq_lmm
     }
     if (root == NULL) {
         return evq_error_set(err, EVQ_E_NOT_FOUND,
-                             "no root holds '%s': name a directory above it in the section roots "
+                             "no root contains '%s': add a directory above it to the section roots "
                              "of evalq.yaml, such as `roots: {checkpoints: %s}`",
                              place->absolute, place->absolute);
     }
@@ -244,11 +244,11 @@ static enum evq_status hub_write(const struct evq_config *config, const char *re
                    directory, place->run, nonce);
     const enum evq_status status = root_find(config, place, err);
     if (status != EVQ_OK) {
-        return evq_error_set(err, EVQ_E_NOT_FOUND,
-                             "model_args name no checkpoint, and what they name is evaluated by a "
-                             "file of the request in "
-                             "'%s', which no root holds: add it to the section roots of evalq.yaml",
-                             directory);
+        return evq_error_set(
+            err, EVQ_E_NOT_FOUND,
+            "model_args name no checkpoint, so the gateway writes the request to a file in '%s', "
+            "but no root contains that directory: add it to the section roots of evalq.yaml",
+            directory);
     }
     if ((mkdir(results, 0777) != 0 && errno != EEXIST) ||
         (mkdir(directory, 0777) != 0 && errno != EEXIST)) {
@@ -289,7 +289,7 @@ enum evq_status evq_lmms_paths_find(const struct evq_config *config, const char 
     }
     if (!path_clean(request->path, place.absolute)) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "the checkpoint '%s' is no plain absolute path (without . and ..)",
+                             "the checkpoint '%s' is not a plain absolute path (without . and ..)",
                              request->path);
     }
     if (request->merge && !is_directory(place.absolute, SHARDS_REGULAR) &&
@@ -314,7 +314,7 @@ enum evq_status evq_lmms_paths_merge(const struct evq_config *config, const char
 
     if (!path_clean(path, place.absolute)) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "checkpoint_path '%s' is no plain absolute path (without . and ..)",
+                             "checkpoint_path '%s' is not a plain absolute path (without . and ..)",
                              path);
     }
     enum evq_status status = root_find(config, &place, err);

@@ -283,7 +283,7 @@ enum evq_status evq_metrics_write(const char *queue, const char *stats, double r
     }
     if (stats != NULL && !json_is_object(root)) {
         json_decref(root);
-        return evq_error_set(err, EVQ_E_INVALID, "stats of the queue are no JSON object");
+        return evq_error_set(err, EVQ_E_INVALID, "stats of the queue are not a JSON object");
     }
     family(&page, "evalq_build_info", "gauge", "1; the version of the gateway.");
     sample(&page, (struct evq_label[LABELS_MAX]){{"version", EVQ_VERSION}}, 1);

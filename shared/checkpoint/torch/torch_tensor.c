@@ -287,7 +287,7 @@ static enum evq_status read_view(const struct evq_pickle_node *arguments, bool w
         return evq_error_set(err, EVQ_E_BUG, "dtype %s", view->tensor.dtype_name);
     }
     if (view->storage.untyped && with_dtype && !count_elements(&view->storage, bits / 8)) {
-        return shape_error(err, "its storage is no whole number of elements");
+        return shape_error(err, "its storage is not a whole number of elements");
     }
     status = check_view(view, bits / 8, err);
     if (status == EVQ_OK) {

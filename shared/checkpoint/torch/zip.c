@@ -233,7 +233,7 @@ static enum evq_status read_record(uint8_t **at, const uint8_t *end, struct evq_
     char shown[EVQ_SHOWN_BYTES];
     evq_error_escape(name, name_bytes, shown, sizeof(shown));
     if (!plain_name(name, name_bytes)) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "zip: '%s' is no plain entry name", shown);
+        return evq_error_set(err, EVQ_E_CORRUPT, "zip: '%s' is not a plain entry name", shown);
     }
     if (get16(record + 34) != 0) {
         return evq_error_set(err, EVQ_E_CORRUPT, "zip: entry '%s' is on another disk", shown);

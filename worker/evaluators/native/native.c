@@ -69,7 +69,8 @@ enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error
     enum evq_status status = EVQ_OK;
 
     if (suite->task_count == 0) {
-        return evq_error_set(err, EVQ_E_INVALID, "suite '%s' has no tasks, which native needs",
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "suite '%s' has no tasks, but evalq's own engine needs at least one",
                              suite->name);
     }
     for (size_t i = 0; i < suite->task_count && status == EVQ_OK; i++) {

@@ -35,11 +35,12 @@ static enum evq_status check_tied(const struct evq_native_run *run, const struct
         evq_pair_get(config->model, config->model_count, "tie_word_embeddings", NULL);
 
     if (told == NULL) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "tensor '%s' of '%s' differs from '%s', to which the configuration "
-                             "ties it: say which counts (model: {tie_word_embeddings: false} takes "
-                             "it as it is, as Transformers 5 does; true: the other in its place)",
-                             model->unused->name, run->checkpoint->path, model->tied->name);
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "tensor '%s' of '%s' differs from '%s', but the configuration ties the two: choose "
+            "with model: {tie_word_embeddings: false}, which uses both as they are, as "
+            "Transformers 5 does, or true, which uses the second for both",
+            model->unused->name, run->checkpoint->path, model->tied->name);
     }
     evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
             run->checkpoint->path, model->unused->name, model->tied->name,
