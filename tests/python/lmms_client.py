@@ -1,5 +1,5 @@
-"""The clients of the LMMS-Eval server as their users have them: the EvalClient of lmms-eval, and what LMMs-Engine's trainer does
-with it. Standard library only, so that the tests need nothing else."""
+"""Imitates two clients of the LMMS-Eval server: the EvalClient of lmms-eval, and LMMs-Engine's
+trainer. It uses only the standard library, so the tests need no packages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def exchange(method: str, url: str, payload: Optional[bytes] = None) -> Any:
 
 
 class EvalClient:
-    """As lmms-eval's: a trailing slash of the address goes; None is left out of /evaluate, and sent in /merge."""
+    """Like lmms-eval's client, it removes a slash at the end of the address. It leaves None out of
+    /evaluate and sends it in /merge."""
 
     def __init__(self, base_url: str = "http://localhost:8000") -> None:
         self.base_url = base_url.rstrip("/")
@@ -83,7 +84,7 @@ class EvalClient:
                                                 "checkpoint_type": checkpoint_type})
 
     def wait_for_job(self, job_id: str, poll_interval: float = 0.05, timeout: Optional[float] = None) -> Dict[str, Any]:
-        """It knows two ends: a cancelled job is waited for until the time is up."""
+        """It knows only two final states, so it waits for a cancelled job until the time is up."""
         start = time.monotonic()
         while True:
             job = self.get_job(job_id)
@@ -97,7 +98,8 @@ class EvalClient:
 
 
 def metrics_of(job: Dict[str, Any]) -> Dict[str, float]:
-    """What LMMs-Engine logs of a result: it opens the files itself, cuts keys at the comma, and takes "N/A" for NaN."""
+    """Returns what LMMs-Engine logs for a result. It opens the result files itself, cuts keys at
+    the comma, and reads "N/A" as NaN."""
     metrics: Dict[str, float] = {}
     for entry in job["result"].values():
         with open(entry["results"], encoding="utf-8") as file:
@@ -114,7 +116,8 @@ def metrics_of(job: Dict[str, Any]) -> Dict[str, float]:
 
 
 class EvalServerBackend:
-    """LMMs-Engine's side, both generations: submits after a save, polls in a thread, keeps what came."""
+    """Imitates both versions of LMMs-Engine: it submits after a save, polls in a thread, and stores
+    the results."""
 
     def __init__(self, server_url: str, model: str, tasks: List[str], checkpoint_key: str = "model", poll_interval: float = 0.05,
                  model_args: Optional[Dict[str, Any]] = None, generation: int = 2, **optional: Any) -> None:

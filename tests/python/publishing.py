@@ -1,4 +1,4 @@
-"""Results as workers publish them, in a shuffled order, and a logger that is killed while they come."""
+"""Publishes results in a shuffled order, as workers do, and kills a logger meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from scene import BIN, DEADLINE, Scene, until
 
 
 class Publisher:
-    """Publishes the steps 10, 20, ... of a run in an order that the seed gives; close() ends it."""
+    """Publishes the steps 10, 20, ... of a run in an order that depends on the seed; close() ends
+    it."""
 
     def __init__(self, scene: Scene, run: str, count: int, seed: int, **trackers: str) -> None:
         words = [f"{name}={value}" for name, value in trackers.items()]
@@ -25,7 +26,8 @@ class Publisher:
             text=True,
         )
         self.order: List[int] = []
-        self.values: Dict[int, Tuple[float, float]] = {}  # By step: accuracy, loss (NaN for some).
+        # Step -> (accuracy, loss). Some losses are NaN.
+        self.values: Dict[int, Tuple[float, float]] = {}
         self._line("ready")
 
     def _line(self, wanted: str) -> List[str]:
@@ -77,28 +79,28 @@ class Logger:
 
 
 def status(scene: Scene) -> Dict[str, Any]:
-    """What `evalq status --json` says."""
+    """Returns the output of `evalq status --json`."""
     done = scene.evalq("status", "--json")
     done.check_returncode()
     return dict(json.loads(done.stdout))
 
 
 def behind(scene: Scene) -> Dict[str, int]:
-    """By sink: how many results it has not acknowledged."""
+    """Returns for each sink how many results it has not acknowledged."""
     return {sink["name"]: sink["lag"] + sink["pending"] for sink in status(scene)["stats"]["sinks"]}
 
 
 def all_taken(scene: Scene, seconds: float = 240) -> None:
     def done() -> bool:
-        lags = behind(scene)  # Empty: the logger has not registered its sinks yet.
+        lags = behind(scene)  # If this is empty, the logger has not registered its sinks yet.
         return bool(lags) and not any(lags.values())
 
     until(done, "every sink has acknowledged everything", seconds)
 
 
 def publish_and_kill(publisher: Publisher, logger: Logger, count: int, kills: int, within: float, seed: int) -> None:
-    """Publishes count results in as many parts as there are kills; each kill comes at a random moment within the
-    time that the logger may still be busy with the part."""
+    """Publishes count results in one part for each kill. A kill comes at a random moment while the
+    logger may still be busy with the part."""
     dice = random.Random(seed)
     left = count
     for number in range(kills):
@@ -107,13 +109,13 @@ def publish_and_kill(publisher: Publisher, logger: Logger, count: int, kills: in
         left -= part
         until_then = time.monotonic() + dice.random() * within
         while time.monotonic() < until_then:
-            pass  # The moment is what is random, so nothing is waited for.
+            pass  # This sleeps, because the moment itself is random.
         logger.kill()
         logger.start()
 
 
 def seed() -> int:
-    """A new one, printed; $EVALQ_TEST_SEED gives an old one again."""
+    """Returns a new seed and prints it. $EVALQ_TEST_SEED sets it."""
     made = int(os.environ.get("EVALQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
     print("seed", made, flush=True)
     return made

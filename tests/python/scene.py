@@ -1,5 +1,6 @@
-"""A queue with real programs for the Python tests: redis-server on a unix socket, evalq-worker, evalq-logger, all in
-one temporary directory. Nothing sleeps: conditions are waited for, with a deadline."""
+"""A queue with real programs for the Python tests: redis-server on a unix socket, evalq-worker and
+evalq-logger, all in one temporary directory. Nothing sleeps; tests wait for conditions with a
+deadline."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ os.environ.setdefault("EVALQ_LIBRARY", os.path.join(BUILD, "lib", "libevalq.so.1
 if PACKAGE not in sys.path:
     sys.path.insert(0, PACKAGE)
 
-DEADLINE = float(os.environ.get("EVALQ_TEST_DEADLINE", "120"))  # Of what is waited for; a busy machine needs it.
+# The time limit for each condition, with reserves for a busy machine.
+DEADLINE = float(os.environ.get("EVALQ_TEST_DEADLINE", "120"))
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
-    """The condition's value once it is true."""
+    """Waits until the condition is true, and returns its value. AssertionError: the time is up."""
     deadline = time.monotonic() + seconds
     pause = 0.005
     while True:
@@ -42,12 +44,12 @@ def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) ->
         pause = min(pause * 1.5, 0.1)
 
 
-_ports: List[socket.socket] = []  # Those that this process was given, each by the name that holds it.
+_ports: List[socket.socket] = []  # Each reserves one port by its name.
 
 
 def free_port() -> int:
-    """A loopback port that is free, and this process's until it ends: no other test is given it, in C neither, and the system gives
-    no connection a port so low."""
+    """Returns a free loopback port that belongs to this process until it ends. No other test gets
+    it, not even one in C, and the system gives no connection a port this low."""
     while True:
         port = random.randrange(10000, 32768)
         with contextlib.ExitStack() as stack:
@@ -65,7 +67,7 @@ def free_port() -> int:
 
 
 class Scene:
-    """One directory with its Redis and workers; close() ends them."""
+    """A directory with its own Redis and workers; close() ends them."""
 
     def __init__(self) -> None:
         self.directory = tempfile.mkdtemp(prefix="evalq-py-")
@@ -78,8 +80,10 @@ class Scene:
         os.mkdir(self.ring, 0o700)
         self.processes: List[subprocess.Popen[bytes]] = []
         self.redis: Optional[subprocess.Popen[bytes]] = None
-        self.redis_variables: Dict[str, str] = {}  # Of the environment of redis-server.
-        self.variables: Dict[str, str] = {}  # Of the environment of programs started from now on.
+        # These variables change the environment of redis-server.
+        self.redis_variables: Dict[str, str] = {}
+        # These variables change the environment of programs that start later.
+        self.variables: Dict[str, str] = {}
 
     def start_redis(self, *options: str) -> None:
         with open(os.path.join(self.directory, "redis.log"), "ab") as log:
@@ -109,7 +113,8 @@ class Scene:
 
     def environment(self) -> Dict[str, str]:
         own = {"EVALQ_URL": self.url, "EVALQ_CONFIG": self.config, "TMPDIR": self.directory}
-        own["XDG_STATE_HOME"] = os.path.join(self.directory, "state")  # In the user's own a scan would send what other tests left.
+        # In the user's own directory, a scan would send what other tests left.
+        own["XDG_STATE_HOME"] = os.path.join(self.directory, "state")
         return {**os.environ, **own, **self.variables}
 
     def start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -128,7 +133,8 @@ class Scene:
         return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
 
     def results(self) -> List[Dict[str, Any]]:
-        """Those that the JSONL sink in results/ holds, in whole lines; no ends of jobs."""
+        """The results in the JSONL files in results/, from whole lines only, without the ends of
+        jobs."""
         found: List[Dict[str, Any]] = []
         for directory, _, names in os.walk(os.path.join(self.out, "results")):
             for name in names:
@@ -146,14 +152,14 @@ class Scene:
         return evalq.Client(options.pop("url", self.url), run, **options)
 
     def checkpoint(self, name: str) -> str:
-        """A copy of the trained MLP."""
+        """Creates a copy of the trained MLP."""
         path = os.path.join(self.out, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), path)
         return path
 
     def message(self, job: str) -> Dict[str, Any]:
-        """The record as it lies in Redis."""
+        """Returns a job's record from Redis."""
         script = "return cjson.encode(cmsgpack.unpack(redis.call('GET', KEYS[1])))"
         return dict(json.loads(self.redis_call("EVAL", script, "1", "evalq:{main}:msg:" + job)))
 
@@ -183,7 +189,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @contextlib.contextmanager
 def scene(config: str) -> Iterator[Scene]:
-    """A scene with Redis and the configuration."""
+    """Creates a scene with Redis and the configuration."""
     made = Scene()
     try:
         made.write_config(config)
@@ -220,7 +226,7 @@ worker:
 
 
 class SceneTest(unittest.TestCase):
-    """A test with one scene for the whole class."""
+    """A test class whose tests share one scene."""
 
     config = NATIVE
     workers = True

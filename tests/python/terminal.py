@@ -1,4 +1,4 @@
-"""A program on a terminal of its own."""
+"""Runs a program in a new pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from scene import BIN, DEADLINE
 
 
 class Terminal:
-    """evalq with words on a terminal of 12 lines; what it wrote is in `seen`. options: of subprocess.Popen()."""
+    """Runs evalq with these arguments in a terminal of 12 lines. `seen` has its output. The options
+    are those of subprocess.Popen()."""
 
     def __init__(self, environment: Dict[str, str], *words: str, columns: int = 100, **options: Any) -> None:
         self.master, slave = pty.openpty()
@@ -34,7 +35,8 @@ class Terminal:
         self.seen = b""
 
     def wait_for(self, text: bytes) -> bytes:
-        """Until it wrote text, from where the last wait ended; what it wrote before."""
+        """Waits until the program prints text after the end of the last wait. Returns what it
+        printed before."""
         deadline = time.monotonic() + DEADLINE
         while text not in self.seen:
             ready, _, _ = select.select([self.master], [], [], max(deadline - time.monotonic(), 0))

@@ -1,4 +1,5 @@
-"""deploy/grafana/alerts.yml against figures that each alert is to fire at, and others that it is not: promtool of Prometheus tells."""
+"""Tests deploy/grafana/alerts.yml with promtool of Prometheus: each alert fires for the metrics
+that it must fire for, and not for others."""
 
 from __future__ import annotations
 

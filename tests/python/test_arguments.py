@@ -1,4 +1,5 @@
-"""Arguments of any kind, to every public method of the client: nothing raises into training, and the client works on."""
+"""Calls every public method of the client with arguments of any kind: nothing raises into training,
+and the client continues to work."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ except ImportError:
 
 
 class Hostile:
-    """Fails at whatever is asked of it."""
+    """An object whose every method raises."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"no {name}")
@@ -54,13 +55,14 @@ class ArgumentsTest(SceneTest):
     workers = False
 
     def calls(self, method: Any, good: Dict[str, Any]) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
-        """Every parameter in turn with every wrong value, the others good."""
+        """Yields arguments in which one parameter has a wrong value, for every parameter and every
+        value."""
         for name in parameters(method):
             for value in WRONG:
                 yield name, value, {**good, name: value}
 
     def good(self) -> "Dict[str, Dict[str, Any]]":
-        """Arguments of each method that it takes."""
+        """Valid arguments for each method."""
         path = self.scene.checkpoint("arguments/1.safetensors")
         common = {"step": 1, "suites": "nobody"}
         return {
@@ -96,16 +98,17 @@ class ArgumentsTest(SceneTest):
                         answer = call(**given)
                         if method in kinds:
                             self.assertIsInstance(answer, kinds[method])
-                # It works as if nothing had been.
+                # The client works as before.
                 self.assertTrue(client.submit(**{**good["submit"], "step": 100}))
                 self.assertTrue(client.flush(DEADLINE))
                 self.assertEqual(client.stats().refused, 0)
 
-    def test_what_is_wrong_is_said_with_its_name(self) -> None:
+    def test_a_wrong_argument_is_named(self) -> None:
         good = self.good()["submit"]
         for name, value, sentence in (
             ("step", 1.5, "step is 1.5, expected a whole number"),
-            ("step", 2**64 + 1, "step is 18446744073709551617, expected a number of 64 bits"),  # Not step 1.
+            # True must not become step 1.
+            ("step", 2**64 + 1, "step is 18446744073709551617, expected a number of 64 bits"),
             ("suites", b"quick", "suites is b'quick', expected text"),
             ("variant", 3, "variant is 3, expected text"),
             ("path", "a\0b", "path holds a NUL"),
@@ -115,7 +118,7 @@ class ArgumentsTest(SceneTest):
                 with self.assertRaisesRegex(evalq.EvalqError, sentence):
                     client.submit(**{**good, name: value})
 
-    def test_a_time_that_is_no_number_is_none_to_wait_for(self) -> None:
+    def test_a_timeout_that_is_nan_is_refused(self) -> None:
         with self.scene.client("nan", raise_errors=True) as client:
             for wait in (client.wait, client.flush, client.ended):
                 with self.assertRaisesRegex(evalq.EvalqError, "timeout is nan, expected a number of seconds"):
@@ -124,13 +127,13 @@ class ArgumentsTest(SceneTest):
     def test_client_of_wrong_arguments_does_not_raise(self) -> None:
         good = {"url": self.scene.url, "run": "made", "config": self.scene.config, "ring_directory": self.scene.ring}
         before = os.getcwd()
-        os.chdir(self.scene.directory)  # Where a relative directory is made.
+        os.chdir(self.scene.directory)  # A relative directory is created here.
         self.addCleanup(os.chdir, before)
         with mock.patch.dict(os.environ, XDG_STATE_HOME=os.path.join(self.scene.directory, "state")):
             for name, value, given in self.calls(evalq.Client.__init__, good):
                 with self.subTest(parameter=name, value=type(value).__name__):
                     if name == "raise_errors":
-                        given["log"] = False  # Then all is well, and nothing is raised.
+                        given["log"] = False  # In this case the value is valid.
                     with evalq.Client(**{"log": False, **given}) as client:
                         self.assertIsInstance(client.run, str)
                         self.assertIsInstance(client.stats().submitted, int)

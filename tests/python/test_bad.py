@@ -1,4 +1,5 @@
-"""Arguments of submit that it cannot take, by name: rows of tests/bad/python.txt, each with a part of the sentence."""
+"""Tests wrong arguments of submit(). Each row of tests/bad/python.txt has a part of the expected
+message."""
 
 from __future__ import annotations
 

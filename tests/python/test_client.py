@@ -1,4 +1,4 @@
-"""evalq.Client against a real queue and a real worker."""
+"""Tests evalq.Client with a real queue and a real worker."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ClientTest(SceneTest):
             best = client.best("eval/digits/accuracy", "max")
             assert best is not None
             self.assertEqual((best.step, best.path, best.value), (100, path, accuracy.value))
-            self.scene.redis_call(  # As a logger notes it.
+            self.scene.redis_call(  # A logger records the best in this way.
                 *("FCALL", "evalq_v1_best_put", "1", "evalq:{main}:", client.run, "eval/digits/accuracy"),
                 *("0.5", "100", accuracy.job, "ckpt:" + path),
             )
-            first = client.best()  # Of no metric that was named: it says which it is.
+            first = client.best()  # No metric was named, so the result names it.
             assert first is not None
             self.assertEqual((first.metric, first.step, first.value), ("eval/digits/accuracy", 100, 0.5))
             for mode in (None, "max"):
@@ -136,7 +136,7 @@ class ClientTest(SceneTest):
             with self.assertRaisesRegex(evalq.EvalqError, "policy is 'newest'"):
                 client.submit("/nowhere", step=1, suites="quick", policy="newest")
 
-    def test_needs_stand_in_the_place_of_the_suites(self) -> None:
+    def test_needs_replace_those_of_the_suite(self) -> None:
         with self.scene.client("needs") as client:
             path = self.scene.checkpoint("needs/1.safetensors")
             given = {"gpus": 2, "gpu_memory": "40GiB", "labels": ["fast", "a100"]}
@@ -154,7 +154,7 @@ class ClientTest(SceneTest):
         self.assertIsNone(needs[3])
         self.assertIn("gpu", logs.output[0])
 
-    def test_wait_for_a_suite_that_nobody_has_says_that_it_waits_and_who_knows_why(self) -> None:
+    def test_wait_for_an_unoffered_suite_logs_how_to_find_out_why(self) -> None:
         with self.scene.client("nobody") as client, self.assertLogs("evalq", "WARNING") as logs:
             client.submit(self.scene.checkpoint("nobody/1.safetensors"), step=1, suites="nobody")
             self.assertTrue(client.flush(DEADLINE))
@@ -176,9 +176,9 @@ class ClientTest(SceneTest):
             clock.monotonic.return_value = 100.0
             with mock.patch.object(client._handle, "wait", wait):
                 self.assertFalse(client.wait(0.25))
-        self.assertEqual(asked, [250])  # And none of 0 ms after it.
+        self.assertEqual(asked, [250])  # No call with 0 ms follows.
 
-    def test_path_under_no_root_is_said_once_and_waited_for_by_nobody(self) -> None:
+    def test_path_without_a_root_is_reported_once_and_ends_wait(self) -> None:
         with self.scene.client("rootless") as client, self.assertLogs("evalq", "WARNING") as logs:
             client.submit("/etc/hostname", step=1, suites="quick")
             client.submit("/etc/hostname", step=2, suites="quick")
@@ -186,7 +186,8 @@ class ClientTest(SceneTest):
             self.assertTrue(client.flush(DEADLINE))
             self.assertEqual(len(logs.output), 1, logs.output)
             self.assertIn("roots", logs.output[0])
-            self.assertFalse(client.wait(DEADLINE))  # Not all was evaluated, and waiting on helps nothing.
+            # Not everything was evaluated, but waiting longer does not help.
+            self.assertFalse(client.wait(DEADLINE))
             self.assertIn("beneath no root", logs.output[1])
             self.assertEqual(client.stats().pending, 2)
 
@@ -197,7 +198,7 @@ class LibraryTest(unittest.TestCase):
             with self.assertRaisesRegex(evalq.EvalqError, "libc.so.6 has no evalq_client_.*older than this package"):
                 _library.Library()
 
-    def test_a_library_that_is_missing_is_said_at_the_start_and_at_the_end(self) -> None:
+    def test_a_missing_library_is_reported_at_start_and_at_close(self) -> None:
         quiet = mock.patch.object(_library, "_library", None)
         with quiet, mock.patch.dict(os.environ, {"EVALQ_LIBRARY": "/nowhere/libevalq.so.1"}), self.assertLogs("evalq", "WARNING") as logs:
             with evalq.Client(run="missing") as client:
@@ -207,7 +208,7 @@ class LibraryTest(unittest.TestCase):
         self.assertIn("nothing can be submitted, so nothing will be evaluated: libevalq was not found", logs.output[0])
         self.assertIn("3 of the submits were not accepted; the last: step 3 was not submitted: libevalq was not found", logs.output[1])
 
-    def test_with_errors_that_raise_nothing_is_said_at_the_end(self) -> None:
+    def test_close_reports_nothing_if_errors_are_raised(self) -> None:
         with scene(NATIVE) as made, self.assertNoLogs("evalq", "WARNING"):
             with made.client("raised", raise_errors=True) as client, self.assertRaises(evalq.EvalqError):
                 client.submit("/nowhere", step=-1, suites="quick")
@@ -256,14 +257,14 @@ class OutageTest(unittest.TestCase):
                 self.assertIsNone(client.best(3))  # type: ignore[arg-type]
                 self.assertIsNone(client.best("a", "max", timeout=None))  # type: ignore[arg-type]
 
-    def test_number_in_the_place_of_text_is_refused(self) -> None:
+    def test_number_instead_of_text_is_refused(self) -> None:
         with scene(NATIVE) as made, self.assertLogs("evalq", "WARNING") as logs:
             for name in ("run", "url", "queue"):
                 with made.client(**{"run": "number", name: 3}) as client:
                     self.assertFalse(client.submit("/nowhere", step=1, suites="quick"))
         self.assertIn("run is 3, expected text", logs.output[0])
 
-    def test_host_that_is_not_there_is_silent(self) -> None:
+    def test_unreachable_host_logs_nothing(self) -> None:
         with scene(NATIVE) as made:
             with made.client("no-host", url="redis://127.0.0.1:1") as client:
                 self.assertTrue(client.submit(made.checkpoint("a.safetensors"), step=1, suites="quick"))

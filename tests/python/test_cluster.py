@@ -1,5 +1,5 @@
-"""A Redis Cluster of three primaries: programs that know any one of its nodes find the one that holds their queue, also after its
-slot went to another node."""
+"""Tests a Redis Cluster of three primaries. Programs that know one of its nodes find the node with
+their queue, even after its slot has moved."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cluster(Scene):
         return self.ask(self.ports[0], "cluster", "keyslot", "evalq:{" + queue + "}:")
 
     def home(self, queue: str) -> int:
-        """The port of the node that holds the queue."""
+        """Returns the port of the node that holds the queue."""
         slot = int(self.slot(queue))
         for line in self.ask(self.ports[0], "cluster", "nodes").splitlines():
             fields = line.split()
@@ -55,7 +55,7 @@ class Cluster(Scene):
         return self.ask(port, "cluster", "myid")
 
     def migrate(self, slot: str, source: int, target: int) -> None:
-        """As `redis-cli --cluster reshard` does it."""
+        """Moves the slot as `redis-cli --cluster reshard` does."""
         self.ask(target, "cluster", "setslot", slot, "importing", self.node(source))
         self.ask(source, "cluster", "setslot", slot, "migrating", self.node(target))
         while keys := self.ask(source, "cluster", "getkeysinslot", slot, "100").splitlines():
@@ -76,7 +76,7 @@ class ClusterTest(unittest.TestCase):
         home = scene.home("main")
         away = [port for port in scene.ports if port != home]
         scene.url = f"redis://127.0.0.1:{away[0]}"
-        # The library goes where the queue is, whichever node is named.
+        # The function library is installed on the queue's node, whichever node is named.
         done = scene.evalq("admin", "install")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"127.0.0.1:{home}", done.stderr)
@@ -88,7 +88,7 @@ class ClusterTest(unittest.TestCase):
         self.assertIn("evalq admin install", done.stderr)
         self.assertEqual(scene.evalq("admin", "install", "--queue", other).returncode, 0)
         self.assertEqual(scene.evalq("status", "--queue", other).returncode, 0)
-        # Training, worker and logger, told of a node that holds nothing of theirs.
+        # Training, worker and logger know a node that does not hold the queue.
         client = scene.client()
         self.addCleanup(client.close)
         scene.start_worker()
@@ -96,7 +96,8 @@ class ClusterTest(unittest.TestCase):
         for step in range(1, 4):
             client.submit(scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")
         until(lambda: len(scene.results()) == 3, "three results")
-        # Another node takes the slot. Functions do not move with it: everybody waits, and the command line says for what.
+        # Another node takes the slot. Functions do not move with it, so everybody waits, and the
+        # command line says for what.
         scene.migrate(scene.slot("main"), home, away[1])
         self.assertEqual(scene.home("main"), away[1])
         if away[1] != scene.home(other):

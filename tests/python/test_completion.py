@@ -1,5 +1,5 @@
-"""The shells' completions that each program writes with its manual pages: bash is asked as a person at its prompt would; zsh and
-fish, where they are installed, are asked too."""
+"""Tests the shell completions that each program writes with its manual pages. bash is asked as at a
+prompt; zsh and fish are asked too if they are installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ function=$(complete -p "$1" | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
-# Control-X leaves the line in a file.
+# Control-X writes the line to a file.
 BASH = r"""leave() { printf '%s\n' "$READLINE_LINE" >$LINE; READLINE_LINE=
 }
 bind -x '"\C-x": leave'
@@ -44,7 +44,7 @@ print ready >$LINE"""
 
 
 def drain(terminal: int) -> None:
-    """Reads what a shell writes to its terminal, so that it never waits; ends with the terminal."""
+    """Reads the output of a shell so that the shell never blocks. It ends with the terminal."""
     try:
         while os.read(terminal, 4096):
             pass
@@ -60,7 +60,7 @@ class CompletionTest(unittest.TestCase):
         cls.directory = tempfile.mkdtemp(prefix="evalq-completion-")
         cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
         for program in PROGRAMS:
-            if os.path.exists(f"{BIN}/{program}"):  # The gateway is not built everywhere.
+            if os.path.exists(f"{BIN}/{program}"):  # Not every build has the gateway.
                 subprocess.run([f"{BIN}/{program}", "--write-man", cls.directory], check=True)
         os.mkdir(os.path.join(cls.directory, "folder"))
 
@@ -79,12 +79,13 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(self.bash("evalq", "status", "--sui"), [])
         self.assertEqual(self.bash("evalq", "--jso"), ["--json"])
         self.assertEqual(self.bash("evalq", "status", "--jso"), ["--json"])
-        self.assertEqual(self.bash("evalq", "submit", ""), [])  # Files, which bash looks for.
+        self.assertEqual(self.bash("evalq", "submit", ""), [])  # bash completes file names itself.
 
     def test_bash_steps_over_values_before_the_verb(self) -> None:
         self.assertEqual(self.bash("evalq", "--queue", "submit", "stat"), ["status"])
         self.assertEqual(self.bash("evalq", "-Q", "submit", "stat"), ["status"])
-        self.assertEqual(self.bash("evalq", "--queue", "=", "submit", "stat"), ["status"])  # Bash parts words at "=".
+        # bash splits words at "=".
+        self.assertEqual(self.bash("evalq", "--queue", "=", "submit", "stat"), ["status"])
         self.assertEqual(self.bash("evalq", "--queue", "sub"), [])
         self.assertEqual(self.bash("evalq", "--queue", "main", "submit", "--sui"), ["--suite"])
 
@@ -161,7 +162,7 @@ class CompletionTest(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, ""), name)
 
     def prompt(self, shell: List[str], setup: str) -> int:
-        """A shell at a prompt of its own on a pseudo terminal, whose other end is returned."""
+        """Starts a shell in a pseudo-terminal, and returns the terminal's other end."""
         environment = dict(os.environ, HOME=self.directory, ZDOTDIR=self.directory, TERM="dumb", LINE=self.directory + "/line")
         environment["INPUTRC"] = "/dev/null"
         master, slave = os.openpty()
@@ -177,10 +178,11 @@ class CompletionTest(unittest.TestCase):
         return master
 
     def completed(self, prompt: int, typed: str) -> str:
-        """What is typed, as it stands in the line after a tab."""
+        """Types text and a tab, and returns the completed line."""
         until(lambda: self.line() == "ready", "the shell is at its prompt")
         os.write(prompt, typed.encode() + b"\t\x18")
-        until(lambda: self.line() not in ("ready", ""), f"{typed!r} is completed")  # Empty: it is being written.
+        # If the file is empty, the shell is still writing it.
+        until(lambda: self.line() not in ("ready", ""), f"{typed!r} is completed")
         line = self.line()
         os.write(prompt, b"\x15printf 'ready\\n' >$LINE\r")
         return line
@@ -199,7 +201,7 @@ class CompletionTest(unittest.TestCase):
             self.assertEqual(self.completed(prompt, typed), line)
 
     def test_bash_quotes_names_of_directories(self) -> None:
-        """One that is a command to the shell is none in the line."""
+        """A directory name that looks like a command must not be executed."""
         names = ("a b", "c$(touch executed)", "d'e", "f*")
         for name in names:
             os.mkdir(f"{self.directory}/odd-{name}")

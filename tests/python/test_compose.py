@@ -1,5 +1,6 @@
-"""deploy/compose.yaml by itself, where no container engine is: its names, roles, secrets and files agree with each other, with the
-Dockerfile and with the programs. (`docker compose config` checks the schema; here the part of it that the file uses is written down.)"""
+"""Tests deploy/compose.yaml without a container engine: its names, roles, secrets and files agree
+with each other, with the Dockerfile and with the programs. (`docker compose config` checks the
+schema; this test checks the part of it that the file uses.)"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ CONDITIONS = {"service_started", "service_healthy", "service_completed_successfu
 
 
 class Strict(yaml.SafeLoader):
-    """YAML that refuses what compose would take silently: a key given twice."""
+    """Loads YAML, and refuses duplicate keys, which compose accepts silently."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Dict[Any, Any]:
         names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -31,7 +32,7 @@ class Strict(yaml.SafeLoader):
 
 
 def source_of(volume: str) -> str:
-    """Of "SOURCE:TARGET[:ro]", with variables at their defaults."""
+    """Divides "SOURCE:TARGET[:ro]", with the default values of variables."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", volume).split(":")[0]
 
 
@@ -64,7 +65,7 @@ class ComposeTest(unittest.TestCase):
             for volume in service.get("volumes", []):
                 source = source_of(volume)
                 if "${" in volume and source.startswith("./"):
-                    continue  # The user's: compose makes it.
+                    continue  # compose creates this directory for the user.
                 if source.startswith("."):
                     self.assertTrue(os.path.exists(os.path.join(DEPLOY, source)), f"{name}: {volume}")
                 else:
@@ -72,7 +73,8 @@ class ComposeTest(unittest.TestCase):
         self.assertEqual(used, set(self.file["volumes"]))
 
     def test_what_programs_write_to_is_theirs(self) -> None:
-        """secrets.sh gives them what the container engine makes, which is root's: also where the user says which directory it is."""
+        """The container engine creates directories that root owns, even if the user names them.
+        secrets.sh gives them to the programs' user."""
         given = dict(reversed(volume.rsplit(":", 1)) for volume in self.services["secrets"]["volumes"])
         for name in ("worker", "worker-gpu", "logger"):
             for volume in self.services[name]["volumes"]:
@@ -101,7 +103,8 @@ class ComposeTest(unittest.TestCase):
                 self.assertEqual(service["user"], "10001:10001")
 
     def test_redis_makes_no_snapshots(self) -> None:
-        """One that fails has Redis refuse every change, also where its append-only file is well."""
+        """A failed snapshot makes Redis reject every change, even if its append-only file is
+        good."""
         with open(os.path.join(DEPLOY, "redis", "redis.conf"), encoding="utf-8") as file:
             self.assertEqual(re.findall(r"^save .*", file.read(), re.M), ['save ""'])
         with open(os.path.join(DEPLOY, "kubernetes", "base", "redis.yaml"), encoding="utf-8") as file:
@@ -113,7 +116,8 @@ class ComposeTest(unittest.TestCase):
         for name, service in self.services.items():
             for port in service.get("ports", []):
                 self.assertTrue(port.startswith("127.0.0.1:"), f"{name}: {port}")
-        for name in ("worker", "worker-gpu"):  # They are scaled.
+        # These services are scaled, so they have no fixed port.
+        for name in ("worker", "worker-gpu"):
             self.assertNotIn("ports", self.services[name])
 
     def test_images_are_targets_of_the_dockerfile_or_named_by_version(self) -> None:

@@ -1,4 +1,5 @@
-"""Where the weights lie in what DeepSpeed saves, and what is said where they are cut over ranks. Needs no torch."""
+"""Tests which file of a DeepSpeed checkpoint holds the weights, and the error for weights that are
+divided over ranks. Needs no torch."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class DeepspeedTest(unittest.TestCase):
     def test_others_are_none(self) -> None:
         self.write("model.bin")
         self.assertIsNone(deepspeed_file(self.path))
-        self.write("latest", "step-9")  # Of another program, and its folder is gone.
+        # Another program wrote this `latest`, and its folder does not exist.
+        self.write("latest", "step-9")
         self.assertIsNone(deepspeed_file(self.path))
 
 

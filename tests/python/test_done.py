@@ -1,4 +1,5 @@
-"""tests/faults/done.py: what a long run has behind it, when it was ended in the middle of a line."""
+"""Tests tests/faults/done.py, which reads what a long run has finished, with a log whose last line
+is cut."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class DoneTest(unittest.TestCase):
             path = os.path.join(directory, "done")
             Done(path).add("disk 1")
             with open(path, "a", encoding="utf-8") as file:
-                file.write("disk 2")  # Of "disk 20".
+                file.write("disk 2")  # This is a cut form of "disk 20".
             resumed = Done(path)
             self.assertEqual((resumed.has("disk 1"), resumed.has("disk 2")), (True, False))
             resumed.add("disk 3")

@@ -1,4 +1,4 @@
-"""tests/gpu/beside.py: what it makes of the lines that gpu_bench and peer.py leave."""
+"""Tests how tests/gpu/beside.py evaluates the output of gpu_bench and peer.py."""
 
 from __future__ import annotations
 

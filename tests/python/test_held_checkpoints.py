@@ -1,4 +1,5 @@
-"""What a trainer's callback holds of its checkpoints: whole at any moment, of this life of the run, and never in the way."""
+"""Tests the copies that a callback holds of its checkpoints: they are complete at any moment and
+belong to this session of the run, and no error disturbs training."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ class HeldCheckpointsTest(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(kept or "")), ["config.json", "model.safetensors"])
         shutil.rmtree(path)
         with mock.patch.object(held_checkpoints.os, "rename", side_effect=OSError("killed here")), self.assertLogs("evalq"):
-            self.assertIsNone(self.held.put_back(5, path))  # Until the last moment there is nothing.
+            # Before the rename, the checkpoint is not visible.
+            self.assertIsNone(self.held.put_back(5, path))
         self.assertEqual(self.held.restore(5), path)
         self.assertEqual(sorted(os.listdir(path)), ["config.json", "model.safetensors"])
         self.held.release_all()
         self.assertEqual(os.listdir(self.out), ["checkpoint-5"])
 
-    def test_nothing_of_an_earlier_life_is_held_for_this_one(self) -> None:
+    def test_links_of_an_earlier_session_are_replaced(self) -> None:
         path = self.save(5, "old")
         HeldCheckpoints().take(5, path)
         shutil.rmtree(path)
@@ -53,7 +55,7 @@ class HeldCheckpointsTest(unittest.TestCase):
         kept = self.held.take(5, path)
         self.assertEqual(self.text(kept or ""), "model.safetensors new")
 
-    def test_of_what_an_earlier_life_held_only_what_is_wanted_stays(self) -> None:
+    def test_adopt_keeps_only_what_is_still_needed(self) -> None:
         paths = {step: self.save(step, str(step)) for step in (5, 6)}
         kept = {step: HeldCheckpoints().take(step, path) or "" for step, path in paths.items()}
         self.held.adopt(os.path.dirname(paths[5]), [(6, paths[6])])
@@ -65,7 +67,7 @@ class HeldCheckpointsTest(unittest.TestCase):
         os.replace(path + ".new", path)
         return path
 
-    def test_steps_that_are_saved_to_one_path_are_held_apart(self) -> None:
+    def test_steps_saved_to_one_path_have_separate_copies(self) -> None:
         path = os.path.join(self.out, "last.ckpt")
         for step in (5, 10, 15):
             self.held.take(step, self.write(path, str(step)))
@@ -75,18 +77,21 @@ class HeldCheckpointsTest(unittest.TestCase):
         self.assertEqual(back, os.path.join(self.out, "last-step=5.ckpt"))
         with open(back or "", encoding="utf-8") as file:
             self.assertEqual(file.read(), "5")
-        other = HeldCheckpoints()  # Another life of the run, which wants step 10 no more.
+        # This is another session of the run, which no longer needs step 10.
+        other = HeldCheckpoints()
         other.adopt(self.out, [(5, path), (15, path)])
         self.assertIsNone(other.put_back(10, path))
         self.assertEqual(other.put_back(15, path), path)
         os.unlink(os.path.join(self.out, ".evalq", "held", "last-step=15.ckpt"))
-        self.assertIsNone(HeldCheckpoints().put_back(15, path))  # Who knows what another life saved there.
+        # Another session may have saved any step there.
+        self.assertIsNone(HeldCheckpoints().put_back(15, path))
 
     def test_a_path_that_was_saved_to_once_is_its_own(self) -> None:
         path = self.write(os.path.join(self.out, "epoch=1.ckpt"), "5")
         with mock.patch.object(held_checkpoints.os, "link", side_effect=OSError(18, "Invalid cross-device link")), self.assertLogs("evalq"):
             self.held.take(5, path)
-        self.assertEqual(self.held.restore(5), path)  # Though it could not be held.
+        # The path is returned although it could not be held.
+        self.assertEqual(self.held.restore(5), path)
         self.held.take(5, path)
         os.unlink(path)
         self.assertEqual(self.held.restore(5), path)
@@ -108,14 +113,15 @@ class HeldCheckpointsTest(unittest.TestCase):
         self.held.take_again()
         self.assertEqual(sorted(os.listdir(kept)), ["config.json", "model.safetensors"])
 
-    def test_no_room_is_taken_that_the_next_save_needs(self) -> None:
+    def test_nothing_is_held_if_the_disk_is_nearly_full(self) -> None:
         path = self.save(5)
         full = os.statvfs_result((4096, 4096, 100, 0, 0, 100, 100, 100, 0, 255))
         with mock.patch.object(held_checkpoints.os, "statvfs", return_value=full), self.assertNoLogs("evalq", "WARNING"):
-            self.assertIsNone(self.held.take(5, path))  # libevalq, which cannot pin it either, warns.
+            # libevalq warns, because it cannot pin the checkpoint either.
+            self.assertIsNone(self.held.take(5, path))
         self.assertFalse(os.path.exists(os.path.join(self.out, ".evalq", "held", "checkpoint-5")))
 
-    def test_another_file_system_is_said_once(self) -> None:
+    def test_another_file_system_is_reported_once(self) -> None:
         with mock.patch.object(held_checkpoints.os, "link", side_effect=OSError(18, "Invalid cross-device link")):
             with self.assertLogs("evalq", "WARNING") as logs:
                 for step in (5, 10):
@@ -123,7 +129,7 @@ class HeldCheckpointsTest(unittest.TestCase):
         self.assertEqual(len(logs.output), 1, logs.output)
         self.assertIn("save_total_limit", logs.output[0])
 
-    def test_a_folder_that_another_process_tidies_away_is_made_again(self) -> None:
+    def test_a_folder_that_another_process_removed_is_created_again(self) -> None:
         path = self.save(5)
         real, calls = os.link, []
 

@@ -1,4 +1,4 @@
-"""`evalq init`: each variant writes a configuration with which `evalq up` brings a metric."""
+"""Tests `evalq init`: with each variant's configuration, `evalq up` yields a metric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InitTest(unittest.TestCase):
         self.directory = tempfile.mkdtemp(prefix="evalq-init-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALQ_")}
-        # python3 of the configuration is this one, and finds the package.
+        # The configuration's python3 is this interpreter, and it finds the package.
         os.makedirs(self.path("bin"))
         os.symlink(sys.executable, self.path("bin/python3"))
         self.environment.update(
@@ -48,7 +48,7 @@ class InitTest(unittest.TestCase):
         )
 
     def init(self, *words: str) -> str:
-        """What it says on standard error."""
+        """Runs evalq and returns its standard error."""
         done = self.evalq("init", *words)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, "")
@@ -57,7 +57,7 @@ class InitTest(unittest.TestCase):
         return done.stderr
 
     def metrics(self, *command: str) -> List[Dict[str, Any]]:
-        """What JSONL holds after `evalq up -- COMMAND`."""
+        """Returns the JSONL results after `evalq up -- COMMAND`."""
         done = self.evalq("up", "--workers", "1", "--", *command)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         lines: List[Dict[str, Any]] = []

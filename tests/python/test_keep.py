@@ -1,4 +1,5 @@
-"""evalq keep and evalq compare: the best checkpoints stay, and nothing goes that evalq neither pinned nor was told to own."""
+"""Tests evalq keep and evalq compare: the best checkpoints stay, and evalq removes nothing that it
+neither pinned nor owns by configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ STEPS = range(10, 210, 10)
 
 
 class KeepTest(unittest.TestCase):
-    """20 checkpoints; accuracy rises and loss falls with the step."""
+    """Creates 20 checkpoints. With the step, accuracy rises and loss falls."""
 
     def setUp(self) -> None:
         self.scene = Scene()
@@ -48,17 +49,18 @@ class KeepTest(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stderr)
         return dict(json.loads(done.stdout)) if code == 0 else {}
 
-    def test_nothing_goes_that_is_not_owned(self) -> None:
+    def test_nothing_is_removed_that_is_not_owned(self) -> None:
         self.publish("digits")
         self.save(*STEPS)
         outside = os.path.join(self.scene.directory, "elsewhere")
         os.mkdir(outside)
         self.assertEqual(self.keep("--top", "3", "--yes")["removed"], 0)
         self.assertEqual(self.keep("--top", "3", "--own", outside, "--yes")["removed"], 0)
-        self.assertEqual(self.keep("--top", "3", "--own", self.out + "/step-10", "--yes")["removed"], 0)  # Not itself.
+        # The directory itself is not allowed.
+        self.assertEqual(self.keep("--top", "3", "--own", self.out + "/step-10", "--yes")["removed"], 0)
         self.assertEqual(self.saved(), set(STEPS))
 
-    def test_dry_run_and_nobody_to_ask_remove_nothing(self) -> None:
+    def test_dry_run_and_missing_terminal_remove_nothing(self) -> None:
         self.publish("digits")
         self.save(*STEPS)
         plan = self.keep("--top", "3", "--own", self.out, "--dry-run")
@@ -72,13 +74,13 @@ class KeepTest(unittest.TestCase):
         self.assertEqual(self.keep("--top", "2", "--last", "4", "--own", self.out, "--yes")["removed"], 16)
         self.assertEqual(self.saved(), {170, 180, 190, 200})
         self.save(10, 20, 30)
-        # By the smallest accuracy; loss would be lower-is-better by its name.
+        # The best has the smallest accuracy here. For loss, lower is better because of its name.
         self.keep("--top", "1", "--last", "1", "--direction", "min", "--own", self.out, "--yes")
         self.assertEqual(self.saved(), {10, 200})
         self.assertEqual([name for name in os.listdir(self.out) if name.startswith(".")], [])
 
     def test_what_is_in_use_or_was_never_evaluated_stays(self) -> None:
-        publisher = self.publish("digits", 12)  # The others are claimed.
+        publisher = self.publish("digits", 12)  # The other jobs are claimed.
         self.save(*STEPS, 5)
         self.keep("--top", "1", "--last", "0", "--own", self.out, "--yes")
         left = {max(publisher.values)} | (set(STEPS) - set(publisher.values)) | {5}
@@ -97,15 +99,16 @@ class KeepTest(unittest.TestCase):
         self.assertTrue(os.path.islink(os.path.join(self.out, "step-10")))
         self.assertFalse(os.path.exists(os.path.join(self.out, "step-20")))
 
-    def test_only_the_pin_goes_of_what_is_not_owned(self) -> None:
+    def test_only_the_pin_of_a_foreign_checkpoint_is_removed(self) -> None:
         pin = os.path.join(self.out, ".evalq", "pins", "10-regular-abc")
         self.save(10)
         self.publish("digits")
-        for name in ("step-10", "checkpoints/checkpoint_0"):  # The other is of Accelerate.
+        # The other pin has a name of Accelerate.
+        for name in ("step-10", "checkpoints/checkpoint_0"):
             os.makedirs(os.path.join(pin, name))
             with open(os.path.join(pin, ".pin"), "w", encoding="utf-8"):
                 pass
-            # The result tells of the pinned copy, as that of a job whose checkpoint was pinned does.
+            # The result names the pinned copy, as for every job with a pin.
             script = (
                 "local t = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'digits')) "
                 f"t.checkpoint = 'here:.evalq/pins/10-regular-abc/{name}' "
@@ -117,7 +120,7 @@ class KeepTest(unittest.TestCase):
             self.assertEqual(self.saved(), {10})
 
     def evaluate(self, name: str, step: int, weights: int) -> None:
-        """Has a file with these weights evaluated as that step; the earlier the better."""
+        """Evaluates a file with these weights as the step. Earlier steps are better."""
         shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), os.path.join(self.out, name))
         with open(os.path.join(self.out, name), "r+b") as file:
             file.seek(-1, os.SEEK_END)
@@ -138,31 +141,33 @@ class KeepTest(unittest.TestCase):
         )
         self.scene.start_worker("--devices", "cpu")
 
-    def test_a_file_that_holds_another_steps_weights_by_now_stays(self) -> None:
+    def test_a_file_with_weights_of_another_step_stays(self) -> None:
         self.start_worker()
         self.evaluate("best.safetensors", 5, 0)
         for step in (10, 20, 30):
-            self.evaluate("last.safetensors", step, step)  # A training that saves each step under one name.
+            # The training saves each step to the same path.
+            self.evaluate("last.safetensors", step, step)
         self.assertEqual(self.keep_evaluated("--top", "1", "--last", "1"), dict.fromkeys((5, 10, 20, 30), True))
-        self.assertEqual(self.keep_evaluated("--top", "3", "--last", "0")[30], True)  # Its file is needed for 10 and 20, too.
+        # The file is also needed for steps 10 and 20.
+        self.assertEqual(self.keep_evaluated("--top", "3", "--last", "0")[30], True)
         self.evaluate("last.safetensors", 40, 41)
         with open(os.path.join(self.out, "last.safetensors"), "r+b") as file:
             file.seek(-1, os.SEEK_END)
-            file.write(b"!")  # Saved again, and not submitted yet.
+            file.write(b"!")  # The file was saved again, but not submitted yet.
         self.assertEqual(self.keep_evaluated("--top", "1", "--last", "0"), dict.fromkeys((5, 10, 20, 30, 40), True))
         self.assertTrue(os.path.exists(os.path.join(self.out, "last.safetensors")))
 
-    def test_a_file_of_two_steps_goes_once_where_both_go(self) -> None:
+    def test_a_file_of_two_steps_is_removed_once(self) -> None:
         self.start_worker()
         self.evaluate("best.safetensors", 5, 0)
         self.evaluate("last.safetensors", 10, 1)
-        self.evaluate("last.safetensors", 20, 1)  # Submitted again under another step.
+        self.evaluate("last.safetensors", 20, 1)  # The same file is submitted as another step.
         self.assertEqual(self.keep_evaluated("--top", "2", "--last", "0")[20], True)
         self.keep_evaluated("--top", "1", "--last", "0")
         self.assertEqual([name for name in os.listdir(self.out) if name.endswith(".safetensors")], ["best.safetensors"])
 
     def best(self, gateway: str) -> Dict[str, Any]:
-        """What is said to be the best, the same by the command and by the gateway."""
+        """Returns the best, which must be the same from the command line and the gateway."""
         done = self.scene.evalq("best", "digits", "eval/one/accuracy", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         with urllib.request.urlopen(gateway + "/v1/runs/digits/best?metric=eval%2Fone%2Faccuracy", timeout=60) as answer:
@@ -176,7 +181,7 @@ class KeepTest(unittest.TestCase):
         found = until(lambda: re.findall("gateway_started.*?address=(http://[0-9.:]+)", self.scene.log("evalq-gateway")), "the gateway is up")
         return str(found[0])
 
-    def test_no_number_leads_to_other_weights(self) -> None:
+    def test_best_never_names_a_file_with_other_weights(self) -> None:
         self.start_worker()
         gateway = self.start_gateway()
         results = os.path.join(self.scene.directory, "results")
@@ -187,7 +192,7 @@ class KeepTest(unittest.TestCase):
         all_taken(self.scene)
         self.assertEqual(self.best(gateway)["checkpoint"], "here:last.safetensors")
         self.assertEqual([os.readlink(link) for link in links], [self.out + "/last.safetensors"] * 2)
-        self.evaluate("last.safetensors", 10, 10)  # A training that saves each step under one name.
+        self.evaluate("last.safetensors", 10, 10)  # The training saves each step to the same path.
         all_taken(self.scene)
         best = self.best(gateway)
         self.assertEqual((best["step"], best["job"], best["checkpoint"]), (5, "digits/5/regular/one", None))
@@ -198,7 +203,8 @@ class KeepTest(unittest.TestCase):
         plan = json.loads(self.scene.evalq("keep", "digits", "--top", "2", "--metric", "eval/one/accuracy", "--dry-run", "--json").stdout)
         why = {one["step"]: one["why"] for one in plan["checkpoints"]}
         self.assertEqual(why, {5: "number 1, but its weights were not kept", 10: "number 2"})
-        self.scene.redis_call("DEL", "evalq:{main}:job:digits/5/regular/one")  # What it evaluated is known no more.
+        # The evaluated weights are no longer known.
+        self.scene.redis_call("DEL", "evalq:{main}:job:digits/5/regular/one")
         self.evaluate("last.safetensors", 15, 15)
         all_taken(self.scene)
         self.assertEqual([link for link in links if os.path.lexists(link)], [])
@@ -211,7 +217,7 @@ class KeepTest(unittest.TestCase):
             file.write(b"!")
         self.assertIsNone(self.best(gateway)["checkpoint"])
         with open(os.path.join(self.out, "own.safetensors"), "r+b") as file:
-            file.truncate(100)  # Saved again at this moment.
+            file.truncate(100)  # The file is saved again at this moment.
         self.assertIsNone(self.best(gateway)["checkpoint"])
         os.remove(os.path.join(self.out, "own.safetensors"))
         self.assertIsNone(self.best(gateway)["checkpoint"])
@@ -219,7 +225,8 @@ class KeepTest(unittest.TestCase):
         self.assertEqual(text, "step 2  eval/one/accuracy 0.5  here:own.safetensors  (its weights were not kept)\n")
 
     def test_a_link_leads_only_to_what_exists(self) -> None:
-        """The checkpoint is removed after its evaluation and before the logger takes the result."""
+        """The checkpoint is removed after its evaluation, but before the logger receives the
+        result."""
         self.start_worker()
         self.evaluate("soon.safetensors", 3, 3)
         os.remove(os.path.join(self.out, "soon.safetensors"))
@@ -230,7 +237,7 @@ class KeepTest(unittest.TestCase):
         links = os.listdir(os.path.join(results, "digits"))
         self.assertEqual([name for name in links if name.startswith("best")], [])
 
-    def test_a_run_without_results_is_said(self) -> None:
+    def test_a_run_without_results_is_reported(self) -> None:
         self.keep("--own", self.out, "--yes", code=3)
 
     def test_compare_stars_the_better_run(self) -> None:
@@ -253,7 +260,8 @@ class KeepTest(unittest.TestCase):
         done = self.scene.evalq("compare", "nothing", "digits", "--metric", key, "--plain")
         self.assertEqual(done.returncode, 3)
         self.assertIn("run 'nothing' has no result", done.stderr)
-        self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["digits"])  # The others are printed.
+        # The other checkpoints are printed.
+        self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["digits"])
         done = self.scene.evalq("compare", "nothing", "--json")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
 

@@ -1,5 +1,6 @@
-"""deploy/kubernetes without a cluster: every file is YAML without a key twice; where kubectl is, the base and each overlay render, and
-in what they render each pod has the role, the secret and the time to drain that it needs."""
+"""Tests deploy/kubernetes without a cluster: every file is YAML without duplicate keys. If kubectl
+exists, the base and each overlay are rendered, and each pod must have the role, secret and drain
+time that it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from test_compose import Strict
 
 HERE = os.path.join(SOURCE, "deploy", "kubernetes")
 OVERLAYS = ("base", "overlays/gpu", "overlays/keda", "overlays/jobs")
-QUERY = 'sum(evalq_jobs{queue="main",state=~"queued|running"})'  # Without those that run, a busy worker would be scaled away.
+# If running jobs did not count, a busy worker would be scaled away.
+QUERY = 'sum(evalq_jobs{queue="main",state=~"queued|running"})'
 
 
 def pods(documents: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
@@ -46,7 +48,8 @@ class KubernetesTest(unittest.TestCase):
     def test_its_configuration_is_read(self) -> None:
         words = [BIN + "/evalq", "--config", HERE + "/base/evalq.yaml", "--url", "unix:///nowhere/at.all", "status"]
         done = subprocess.run(words, text=True, capture_output=True, check=False)
-        self.assertEqual(done.returncode, 5, done.stderr)  # Redis cannot be reached, and nothing before that.
+        # The only error is that Redis cannot be reached.
+        self.assertEqual(done.returncode, 5, done.stderr)
 
     @unittest.skipUnless(shutil.which("kubectl"), "NOT RUN: no kubectl")
     def test_pods_have_their_role_and_its_secret_alone(self) -> None:
@@ -71,11 +74,12 @@ class KubernetesTest(unittest.TestCase):
                 self.assertEqual(keys, {role, "gateway.tokens"} if role == "gateway" else {role})
                 self.assertIn(volumes["config"]["configMap"]["name"], maps, name)
                 self.assertEqual(container["image"], "evalq:cuda" if role == "worker" and name.endswith("gpu") else "evalq:cpu")
-                if role != "init":  # It reads or compares them.
+                if role != "init":  # The program reads or compares checkpoints.
                     self.assertTrue(volumes["checkpoints"]["persistentVolumeClaim"]["readOnly"], role)
                     self.assertIn("/checkpoints", [mount["mountPath"] for mount in container["volumeMounts"]], role)
                 if role == "worker":
-                    self.assertGreater(pod["terminationGracePeriodSeconds"], 600)  # worker.drain_seconds of base/evalq.yaml.
+                    # This is worker.drain_seconds of base/evalq.yaml.
+                    self.assertGreater(pod["terminationGracePeriodSeconds"], 600)
                     self.assertEqual("nvidia.com/gpu" in container["resources"]["limits"], name.endswith("gpu"))
             self.assertEqual(sorted(roles), ["gateway", "init", "logger", "worker"], name)
 
@@ -87,7 +91,8 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual([trigger["metadata"]["query"] for trigger in scaled[0]["spec"]["triggers"]], [QUERY])
             workers = [d for d in documents if d["kind"] == "Deployment" and d["metadata"]["name"] == "worker"]
             self.assertEqual(len(workers), 1 if kind == "ScaledObject" else 0)
-            self.assertFalse([worker for worker in workers if "replicas" in worker["spec"]])  # KEDA's alone.
+            # Only KEDA has this kind.
+            self.assertFalse([worker for worker in workers if "replicas" in worker["spec"]])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The clients of the LMMS-Eval server against evalq-gateway: both dialects, several jobs at once, and what goes wrong."""
+"""Tests the clients of the LMMS-Eval server with evalq-gateway: both dialects, several jobs at
+once, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any, Callable, Dict, List
 from lmms_client import EvalClient, EvalServerBackend, HttpError, exchange, metrics_of
 from scene import BIN, DEADLINE, SOURCE, SceneTest, until
 
-PEER = os.path.join(SOURCE, "tests", "data", "evaluators", "lmms")  # The command lines of lmms-eval and accelerate.
+# These are the command lines of lmms-eval and accelerate.
+PEER = os.path.join(SOURCE, "tests", "data", "evaluators", "lmms")
 RUN = os.path.join(SOURCE, "deploy", "suites", "lmms_eval_run.py")
 KEEP = os.path.join(SOURCE, "deploy", "suites", "fsdp2_merge.py")
 SHARD = os.path.join(SOURCE, "tests", "data", "checkpoints", "torch_zip", "bfloat16.pt")
@@ -41,7 +43,7 @@ gateway:
   lmms: {{results: $OUT/results, catalog: $OUT/../catalog.json, gpus_as_needs: false}}
 """
 
-# What `prepare` does here of the shards, without a framework: the bytes of all ranks, one after the other.
+# `prepare` joins the shards without a framework: it concatenates the bytes of all ranks.
 JOIN = """
 import json, os
 with open(os.environ["EVALQ_JOB"]) as file:
@@ -92,7 +94,7 @@ class LmmsTest(SceneTest):
         cls.url = cls.client.base_url
 
     def save(self, name: str, size: int = 1000) -> str:
-        """A whole checkpoint of safetensors: its size tells it from others."""
+        """Creates a whole safetensors checkpoint with its own size."""
         path = os.path.join(self.scene.out, name)
         os.makedirs(path)
         header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
@@ -104,7 +106,8 @@ class LmmsTest(SceneTest):
         path = os.path.join(self.scene.out, name)
         for number, folder in enumerate(["pytorch_model_fsdp_0"] + (["pytorch_ema_model_fsdp_0"] if ema else [])):
             os.makedirs(os.path.join(path, folder))
-            for rank in range(ranks + number):  # The averages are larger here: the numbers tell them apart.
+            # The averages are larger here, so the numbers tell the two apart.
+            for rank in range(ranks + number):
                 shutil.copy(SHARD, os.path.join(path, folder, f"model_world_size_{ranks + number}_rank_{rank}.pt"))
         with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as file:
             json.dump({"model_type": "tiny"}, file)
@@ -164,11 +167,13 @@ class LmmsTest(SceneTest):
         second = self.client.evaluate("m", ["size"], {"pretrained": path}, output_dir=os.path.join(self.scene.out, "elsewhere"))
         done = self.client.wait_for_job(second["job_id"], timeout=DEADLINE)
         self.assertNotEqual(first["job_id"], second["job_id"])
-        self.assertEqual((done["created_at"], done["created_at"]), (done["started_at"], done["completed_at"]))  # Not before it was asked.
+        # The answer is not older than the question.
+        self.assertEqual((done["created_at"], done["created_at"]), (done["started_at"], done["completed_at"]))
         entry = done["result"]["twice__checkpoint-7"]
         self.assertTrue(entry["results"].startswith(os.path.join(self.scene.out, "elsewhere")))
         self.assertEqual(metrics_of(done)["eval/size_bytes"], os.path.getsize(os.path.join(path, "model.safetensors")))
-        other = self.client.evaluate("m", ["count"], {"pretrained": path})  # Of the same checkpoint, but another question.
+        # This is another question about the same checkpoint.
+        other = self.client.evaluate("m", ["count"], {"pretrained": path})
         self.assertEqual(metrics_of(self.client.wait_for_job(other["job_id"], timeout=DEADLINE)), {"eval/count_files": 1})
 
     def test_model_args_may_be_text_and_hold_num_gpus_and_batch_size(self) -> None:
@@ -204,7 +209,8 @@ class LmmsTest(SceneTest):
 
     def test_a_final_failure_is_tried_once(self) -> None:
         job = self.client.evaluate("m", ["unknown"], {"pretrained": self.save("final/checkpoint-3")})
-        until(lambda: self.client.get_job(job["job_id"])["status"] == "failed", "the job has failed")  # No attempt is made due here.
+        # The test makes no further attempt due.
+        until(lambda: self.client.get_job(job["job_id"])["status"] == "failed", "the job has failed")
         error = self.client.get_job(job["job_id"])["error"]
         self.assertIn("lmms-eval: Tasks not found: unknown (evaluator 'lmms-eval' failed for good, exit status 65)", error)
 
@@ -219,7 +225,8 @@ class LmmsTest(SceneTest):
         self.assertNotIn("judge.example", log)
 
     def dead(self, job_id: str) -> None:
-        """Its attempts are used up, without the waits between them: each failure is made due at once."""
+        """Uses up the job's attempts without the pauses between them: each retry is made due at
+        once."""
         def ended() -> bool:
             waiting = self.scene.redis_call("ZRANGE", "evalq:{main}:delayed", "0", "-1").decode().split()
             for job in waiting:
@@ -267,7 +274,8 @@ class LmmsTest(SceneTest):
         self.assertEqual(self.client.cancel_job(waiting[0]), {"message": f"Job {waiting[0]} cancelled"})
         cancelled = self.client.get_job(waiting[0])
         self.assertEqual((cancelled["status"], cancelled["result"], cancelled["error"]), ("cancelled", None, None))
-        with self.assertRaises(TimeoutError):  # As the client is: it knows no such end.
+        # The real client does not know this final state either.
+        with self.assertRaises(TimeoutError):
             self.client.wait_for_job(waiting[0], timeout=0.2)
         self.assertEqual(self.client.get_job(waiting[1])["position_in_queue"], 0)
         self.assertEqual(self.refused(400, self.client.cancel_job, waiting[0])["detail"], "Job already finished or cancelled")
@@ -281,7 +289,8 @@ class LmmsTest(SceneTest):
         self.assertEqual(self.refused(400, self.client.cancel_job, running[0])["detail"], "Job already finished or cancelled")
         again = self.client.evaluate("m", ["size"], {"pretrained": os.path.join(self.scene.out, "cancel/checkpoint-4")},
                                      gen_kwargs=f"until={gate}")
-        self.client.wait_for_job(again["job_id"], timeout=DEADLINE)  # What was cancelled may be asked for again.
+        # A cancelled request may be repeated.
+        self.client.wait_for_job(again["job_id"], timeout=DEADLINE)
         self.assertEqual(self.client.get_job(waiting[0])["status"], "cancelled")
 
     def test_gateway_restarts_in_mid_job_and_nothing_is_lost(self) -> None:
@@ -302,7 +311,8 @@ class LmmsTest(SceneTest):
         self.assertEqual(metrics_of(done)["eval/size_bytes"], os.path.getsize(os.path.join(path, "model.safetensors")))
 
     def test_engine_loses_nothing_while_redis_is_away(self) -> None:
-        """Its client forgets a job at the first poll that fails, and an evaluation that cannot be submitted: it hears of neither."""
+        """LMMs-Engine forgets a job after the first failed poll, and an evaluation that cannot be
+        submitted. It must not notice the outage in either case."""
         gate = self.gate("away-gate")
         backend = EvalServerBackend(self.url, "qwen_vl", ["size"], gen_kwargs=f"until={gate}")
         job = backend.submit(self.save("away/checkpoint-1"), 1)
@@ -324,7 +334,7 @@ class LmmsTest(SceneTest):
         self.assertEqual((backend.lost, sorted(backend.logged)), ([], [1, 2]))
 
     def test_polls_wait_behind_others_while_redis_stands_still(self) -> None:
-        """A call takes its whole time limit then; so do those of the polls before one."""
+        """Each call then takes its whole time limit, also in the polls before this one."""
         assert self.scene.redis is not None
         gateway, client = self.another_gateway("--listen", "127.0.0.1:0", "--threads", "1")
         job = client.evaluate("m", ["size"], {"pretrained": self.save("still/checkpoint-1")})["job_id"]
@@ -334,7 +344,8 @@ class LmmsTest(SceneTest):
         try:
             for poll in polls:
                 poll.start()
-            until(lambda: not client.is_healthy(), "the gateway says that Redis stands still")  # Behind the polls.
+            # This request waits behind the polls.
+            until(lambda: not client.is_healthy(), "the gateway says that Redis stands still")
         finally:
             self.scene.redis.send_signal(signal.SIGCONT)
         for poll in polls:
@@ -356,7 +367,7 @@ class LmmsTest(SceneTest):
             self.assertEqual(metrics_of(self.client.wait_for_job(job, timeout=DEADLINE)), {"eval/ranks_processes": 3})
 
     def test_num_gpus_are_what_the_job_needs(self) -> None:
-        """Also from within model_args, as the public guide has it."""
+        """num_gpus may also be inside model_args, as in the public guide."""
         config = os.path.join(self.scene.directory, "gpus.yaml")
         with open(self.scene.config, encoding="utf-8") as file, open(config, "w", encoding="utf-8") as out:
             out.write(file.read().replace("gpus_as_needs: false", "cancel_running: true"))
@@ -368,7 +379,7 @@ class LmmsTest(SceneTest):
                                    env=self.scene.environment(), capture_output=True, check=True).stdout
             self.assertIn("needs 8 GPUs", json.loads(shown)["why"])
             client.cancel_job(job["job_id"])
-        gate = self.gate("kill-gate")  # Never opened: who runs is ended.
+        gate = self.gate("kill-gate")  # The FIFO is never opened, so the running program is killed.
         job = client.evaluate("m", ["size"], {"pretrained": path}, gen_kwargs=f"until={gate}")
         until(lambda: client.get_job(job["job_id"])["status"] == "running", "the job runs")
         client.cancel_job(job["job_id"])
@@ -401,7 +412,8 @@ class LmmsTest(SceneTest):
                 self.assertEqual(self.files(path), [os.path.join(path, "model.safetensors")])
 
     def rotated(self, name: str, backend: EvalServerBackend, steps: List[int]) -> List[str]:
-        """Saves, asks and rotates, as a trainer with save_total_limit 1, while every slot is busy; what there is of pins then."""
+        """Saves, submits and rotates as a trainer with save_total_limit 1, while every slot is
+        busy. Returns the pins at that time."""
         for step in steps:
             path = self.save_shards(f"{name}/checkpoint-{step}") if backend.generation == 2 else self.save(f"{name}/checkpoint-{step}")
             backend.submit(path, step)
@@ -413,7 +425,7 @@ class LmmsTest(SceneTest):
         return sorted(os.listdir(pins)) if os.path.exists(pins) else []
 
     def busy(self, name: str) -> str:
-        """Every slot has a job until the file is there, whose name is returned."""
+        """Keeps every slot busy until a file exists; returns the file's name."""
         gate = self.gate(name)
         jobs = [self.client.evaluate("m", ["size"], {"pretrained": self.save(f"{name}/checkpoint-{number}")}, gen_kwargs=f"until={gate}")
                 for number in range(4)]
@@ -503,7 +515,8 @@ class LmmsTest(SceneTest):
         self.assertFalse(os.path.exists(os.path.join(path, "merged")))
 
     def test_engine_shards_are_merged_without_being_told(self) -> None:
-        """The first generation says nothing of shards: the checkpoint does."""
+        """The first version of the client does not mention shards, so evalq finds them in the
+        checkpoint."""
         path = self.save_shards("quiet/checkpoint-40", ranks=3)
         backend = EvalServerBackend(self.url, "qwen_vl", ["size"], generation=1)
         backend.submit(path, 40)
@@ -521,7 +534,8 @@ class LmmsTest(SceneTest):
         wanted = os.path.join(self.scene.out, "merged-here")
         self.assertEqual(self.client.merge_checkpoint(path, wanted)["merged_path"], wanted)
         self.assertEqual(os.path.getsize(os.path.join(wanted, "weights")), 2 * os.path.getsize(SHARD))
-        newest = self.client.merge_checkpoint(os.path.dirname(path))  # Of several checkpoints the last.
+        # Of several checkpoints, the last one is merged.
+        newest = self.client.merge_checkpoint(os.path.dirname(path))
         self.assertIn("checkpoint-10", newest["merged_path"])
         self.assertIn("not found", self.refused(404, self.client.merge_checkpoint, path + "-none")["detail"])
         plain = self.save("merge-plain/checkpoint-1")
@@ -539,14 +553,15 @@ class LmmsTest(SceneTest):
         self.assertEqual(audit["problems"], [])
 
     def test_merge_waits_while_redis_is_away(self) -> None:
-        """As it asks for its job, and as it looks for its end: its client hears of the merge alone."""
+        """Redis is away while the merge is submitted, and while its end is awaited. The client only
+        notices the merge."""
         path = self.save_shards("merge-away/checkpoint-10")
         done: List[Any] = []
 
         def away(meanwhile: Callable[[], object]) -> None:
             self.scene.stop_redis()
             meanwhile()
-            said: List[bool] = []  # So often that a merge has looked for its end meanwhile.
+            said: List[bool] = []  # After so many calls, the merge has asked for its end.
             until(lambda: said.append(self.client.is_healthy()) or said.count(False) > 12, "the gateway says that Redis is away")
             self.scene.start_redis()
 
@@ -586,7 +601,8 @@ class LmmsTest(SceneTest):
             ("float_parsing", ["limit", "float"]), ("bool_parsing", ["log_samples"]), ("int_parsing", ["num_gpus"])])
         self.assertEqual(detail(b"")[0]["type"], "missing")
         self.assertEqual(detail(b"{")[0]["type"], "json_invalid")
-        self.assertEqual(detail(b"{\"model\": \"n\\\xcc\x9c0\"}")[0]["type"], "json_invalid")  # Which is quoted up to half a character.
+        # The quotation ends inside a character.
+        self.assertEqual(detail(b"{\"model\": \"n\\\xcc\x9c0\"}")[0]["type"], "json_invalid")
         self.assertEqual(detail([1])[0]["type"], "model_attributes_type")
         merge = self.refused(422, exchange, "POST", self.url + "/merge", b'{"checkpoint_type": "best"}')["detail"]
         self.assertEqual([fault["type"] for fault in merge], ["missing", "literal_error"])

@@ -1,4 +1,4 @@
-"""evalq.local(): the whole stack from Python."""
+"""Tests evalq.local(), which starts all programs from Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import evalq
 
 
 def alive(pid: int) -> bool:
-    """Running, and not just waiting to be reaped."""
+    """Returns whether the process runs and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -42,7 +42,8 @@ class LocalTest(unittest.TestCase):
             self.assertEqual(os.environ["EVALQ_URL"], stack.url)
             ring = os.path.join(self.directory, "ring")
             os.mkdir(ring, 0o700)
-            with evalq.Client(run="local", ring_directory=ring, raise_errors=True) as client:  # Finds it by itself.
+            # The client finds the stack without settings.
+            with evalq.Client(run="local", ring_directory=ring, raise_errors=True) as client:
                 client.submit(path, step=1, suites="quick")
                 self.assertTrue(client.wait(DEADLINE))
                 self.assertEqual({result.state for result in client.results() if result.is_end}, {"done"})
@@ -62,13 +63,14 @@ class LocalTest(unittest.TestCase):
             pids = [int(file.read())]
         with open(f"/proc/{pids[0]}/task/{pids[0]}/children", encoding="utf-8") as file:
             pids += map(int, file.read().split())
-        self.assertGreaterEqual(len(pids), 4)  # evalq up, Redis, worker, logger.
+        # These are evalq up, Redis, the worker and the logger.
+        self.assertGreaterEqual(len(pids), 4)
         process.kill()
         process.wait()
         until(lambda: not any(alive(pid) for pid in pids), "all of it ended")
         self.assertFalse(os.path.exists(os.path.join(stack, "url")))
 
-    def test_devices_that_are_not_there_are_refused(self) -> None:
+    def test_missing_devices_are_refused(self) -> None:
         with self.assertRaisesRegex(evalq.EvalqError, "no NVIDIA driver here|GPU 63 is not there"):
             evalq.local(os.path.join(self.directory, "stack"), devices=[63], config=self.config)
 
@@ -78,13 +80,14 @@ class LocalTest(unittest.TestCase):
             with self.assertRaisesRegex(evalq.EvalqError, "devices is .*expected GPU numbers"):
                 evalq.local(stack, devices=wrong, config=self.config)  # type: ignore[arg-type]
         with self.assertRaisesRegex(evalq.EvalqError, "no NVIDIA driver here|GPU 63 is not there"):
-            evalq.local(stack, devices=63, config=self.config)  # One, not in a list.
+            # A single number need not be in a list.
+            evalq.local(stack, devices=63, config=self.config)
         with self.assertRaisesRegex(evalq.EvalqError, "dir is 3, expected a path"):
             evalq.local(3, config=self.config)  # type: ignore[arg-type]
         with self.assertRaisesRegex(evalq.EvalqError, "did not start: dir: .*Not a directory"):
             evalq.local(os.path.join(self.config, "stack"), config=self.config)
 
-    def test_what_cannot_start_says_why(self) -> None:
+    def test_a_failed_start_has_its_reason(self) -> None:
         with self.assertRaisesRegex(evalq.EvalqError, "does not exist"):
             evalq.local(os.path.join(self.directory, "stack"), config=os.path.join(self.directory, "none.yaml"))
         with open(self.config, "a", encoding="utf-8") as file:

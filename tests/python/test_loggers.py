@@ -1,4 +1,4 @@
-"""Several loggers over one directory of results."""
+"""Tests several loggers with one directory of results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LoggersTest(SceneTest):
     workers = False
     config = "logger: {directory: $OUT/results, sinks: [tensorboard, csv]}\n"
 
-    def test_exactly_one_of_those_that_start_at_once_remains(self) -> None:
+    def test_of_loggers_that_start_together_one_remains(self) -> None:
         for started in range(ROUNDS):
             loggers = [self.scene.start("evalq-logger") for _ in range(3)]
             until(lambda started=started: self.scene.log("evalq-logger").count("event=logger_started") > started, "a logger serves")

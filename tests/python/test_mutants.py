@@ -1,5 +1,5 @@
-"""Each mutant of tests/mutants/guards.txt is still code: one that does not compile, or that Redis does not load, proves nothing.
-What it proves is tried by tests/mutants/run.sh."""
+"""Each mutant of tests/mutants/guards.txt must compile, or load into Redis; otherwise it proves
+nothing. tests/mutants/run.sh runs the tests with the mutants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mutate import guards  # noqa: E402
 
 
 def mutants(ending: str) -> List[Tuple[str, str, str]]:
-    """(file, its text, its text without the guard) of each entry in such a file."""
+    """Returns (file, text, text without the guard) for each entry with such a file."""
     found = []
     for file, _, _, before, after in guards():
         if file.endswith(ending):
@@ -30,7 +30,7 @@ def mutants(ending: str) -> List[Tuple[str, str, str]]:
 
 
 def compile_words() -> Dict[str, List[str]]:
-    """Of each C file of this build, the words that check one which is read from standard input."""
+    """Returns for each C file the command that checks source code from standard input."""
     said = subprocess.run(["ninja", "-C", BUILD, "-t", "compdb"], capture_output=True, check=True).stdout
     found = {}
     for one in json.loads(said):
@@ -41,7 +41,7 @@ def compile_words() -> Dict[str, List[str]]:
 
 
 def complaint(file: str, words: List[str], text: str) -> str:
-    """The compiler's; "": none."""
+    """Returns the compiler's errors; "": none."""
     done = subprocess.run(words, cwd=BUILD, input=text, capture_output=True, text=True, check=False)
     return f"{file}: {done.stderr}" if done.returncode != 0 else ""
 

@@ -1,4 +1,4 @@
-"""What the command line does when its output cannot be written."""
+"""Tests the command line when its output cannot be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scene import BIN
 
 
 def run(output: int) -> "subprocess.CompletedProcess[bytes]":
-    """`evalq --help` with SIGPIPE ignored, as Python programs hand it to their children."""
+    """Runs `evalq --help` with SIGPIPE ignored, as in the children of Python programs."""
     return subprocess.run([os.path.join(BIN, "evalq"), "--help"], stdout=output, stderr=subprocess.PIPE,
                           restore_signals=False, check=False)
 

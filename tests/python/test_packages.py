@@ -35,7 +35,7 @@ class PackagesTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.directory = tempfile.mkdtemp(prefix="evalq-packages-")
         cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
-        # The module for CUDA is looked at where it is built: here it need not be.
+        # The package of the CUDA module is tested only if this build has the module.
         words = ["cpack", "--config", BUILD + "/CPackConfig.cmake", "-B", cls.directory + "/made"]
         words += ["-D", "CPACK_COMPONENTS_ALL=evalq;libevalq1;libevalq-dev"]
         done = subprocess.run(words, text=True, capture_output=True, check=False)
@@ -122,7 +122,8 @@ class UnitsTest(unittest.TestCase):
         for name in os.listdir(folder):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 words = [line.strip().partition("=")[2].split() for line in file if line.startswith(("Restart=", "RestartPreventExitStatus="))]
-            self.assertEqual(words, [["on-failure"], ["2", "8"]], name)  # Not 6, a permission, nor 7: the functions.
+            # Exit codes 6 (permission) and 7 (functions) are not in the list.
+            self.assertEqual(words, [["on-failure"], ["2", "8"]], name)
 
     def test_units_see_checkpoints_beneath_home(self) -> None:
         folder = os.path.join(SOURCE, "deploy", "systemd")

@@ -19,7 +19,8 @@ class Secured(Scene):
     def __init__(self) -> None:
         super().__init__()
         self.authority = Authority(os.path.join(self.directory, "certificates"))
-        self.own = self.authority.server("127.0.0.9")  # A client's: its names do not matter.
+        # For a client's certificate, the names do not matter.
+        self.own = self.authority.server("127.0.0.9")
         self.port, self.sentinel = free_port(), free_port()
         self.direct = f"rediss://127.0.0.1:{self.port}"
         self.url = f"rediss+sentinel://127.0.0.1:{self.sentinel}/queue"
@@ -59,7 +60,8 @@ class RedisTlsTest(unittest.TestCase):
         scene = self.scene
         done = scene.evalq("admin", "install")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn(scene.direct, done.stderr)  # What the sentinel names is reached as it is: over TLS.
+        # The server that the sentinel names is reached over TLS too.
+        self.assertIn(scene.direct, done.stderr)
         scene.start_worker()
         scene.start("evalq-logger")
         client = scene.client()
@@ -88,7 +90,7 @@ class RedisTlsTest(unittest.TestCase):
             self.pins_are_released(EvalClient(f"http://127.0.0.1:{port}"))
 
     def pins_are_released(self, client: EvalClient) -> None:
-        """The gateway looks after them over a connection of its own."""
+        """The gateway manages its pins over its own connection."""
         training = os.path.join(self.scene.out, "training")
         checkpoint = os.path.join(training, "checkpoint-1")
         os.makedirs(checkpoint)
@@ -98,7 +100,7 @@ class RedisTlsTest(unittest.TestCase):
         client.cancel_job(job["job_id"])
         until(lambda: os.listdir(training) == ["checkpoint-1"], "the pin is released")
 
-    def test_what_is_missing_is_said_by_each_program(self) -> None:
+    def test_each_program_reports_a_missing_certificate(self) -> None:
         scene = self.scene
         cases = (
             ("", 6, "is signed by none of the system's authorities"),

@@ -1,4 +1,4 @@
-"""What a client keeps of its results: enough for whoever reads them, and no more the longer the training goes on."""
+"""Tests what a client keeps of its results: enough for all readers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def result(step: int, value: float = 0.5, key: str = "eval/t/accuracy", generati
 
 
 class ResultReaderTest(unittest.TestCase):
-    def test_what_nobody_reads_is_bounded_counted_and_said_once(self) -> None:
+    def test_unread_results_are_bounded_counted_and_reported_once(self) -> None:
         log = logging.getLogger("evalq-test-arrivals")
         arrivals = ResultReader(log)
         with mock.patch.object(_result_reader, "_UNREAD_MAX", 100), self.assertLogs(log, "WARNING") as logs:
@@ -48,13 +48,13 @@ class ResultReaderTest(unittest.TestCase):
             self.assertEqual([one.step for one in arrivals.drain()], list(range(250, 350)))
             for step in range(350, 450):
                 arrivals.take(result(step))
-            self.assertEqual(arrivals.dropped, 250)  # They are read now.
+            self.assertEqual(arrivals.dropped, 250)  # The results are read now.
             arrivals.take(result(450))
         self.assertEqual((arrivals.taken, arrivals.dropped), (451, 251))
         self.assertEqual(len(logs.output), 1, logs.output)
         self.assertIn("nobody reads the results", logs.output[0])
 
-    def test_without_a_log_it_drops_without_a_word(self) -> None:
+    def test_without_a_log_unread_results_are_dropped_silently(self) -> None:
         arrivals = ResultReader(None)
         with mock.patch.object(_result_reader, "_UNREAD_MAX", 5):
             for step in range(10):
@@ -80,13 +80,15 @@ class ResultReaderTest(unittest.TestCase):
                     if step in (1999, 7999):
                         held.append(tracemalloc.get_traced_memory()[0])
                 tracemalloc.stop()
-            self.assertLess(held[1], held[0] + 100_000, f"reads: {reads}")  # 6,000 results; at 100 bytes each 600 kB.
+            # 6,000 results of 100 bytes would be 600 kB.
+            self.assertLess(held[1], held[0] + 100_000, f"reads: {reads}")
 
-    def test_a_later_generation_is_told_from_the_first(self) -> None:
+    def test_a_later_generation_is_logged_with_its_number(self) -> None:
         log = logging.getLogger("evalq-test-generations")
         arrivals = ResultReader(log)
         arrivals.expect(50, "regular", "/out/50")
-        with self.assertLogs(log, "INFO") as logs:  # The first comes from the run's history.
+        # The first generation comes from the run's history.
+        with self.assertLogs(log, "INFO") as logs:
             arrivals.take(result(50, 0.5))
             arrivals.take(result(50, 0.25, generation="~2"))
             arrivals.log()
@@ -104,14 +106,14 @@ class ResultReaderTest(unittest.TestCase):
         self.assertEqual(list(arrivals._paths), [(step, "regular") for step in (6, 7, 8)])
         best = arrivals.best("eval/t/accuracy", "max")
         assert best is not None
-        self.assertEqual((best.step, best.path), (1, "/out/1"))  # It came with the result.
+        self.assertEqual((best.step, best.path), (1, "/out/1"))  # The path came with the result.
         self.assertIsNone(arrivals.best("eval/t/none", "max"))
 
-    def test_a_path_that_another_step_was_saved_to_is_not_given(self) -> None:
+    def test_a_path_of_another_step_is_not_returned(self) -> None:
         arrivals = ResultReader(None)
         for step in (1, 2):
             arrivals.expect(step, "regular", "/out/last.pt")
-            arrivals.expect(step, "ema", "/out/last.pt")  # One file of both.
+            arrivals.expect(step, "ema", "/out/last.pt")  # Both steps use one file.
             arrivals.take(result(step, 0.9 if step == 1 else 0.1))
         for mode, step, path in (("max", 1, None), ("min", 2, "/out/last.pt")):
             best = arrivals.best("eval/t/accuracy", mode)
@@ -130,9 +132,9 @@ class ResultReaderTest(unittest.TestCase):
             assert best is not None
             self.assertEqual(best.path, f"/out/{variant}")
 
-    def test_a_variant_that_the_queue_names_otherwise_is_known_by_its_own(self) -> None:
+    def test_a_variant_with_a_mapped_name_keeps_its_path(self) -> None:
         log = logging.getLogger("evalq-test-mapped")
-        names = {  # As evq_job_map_name() has them.
+        names = {  # evq_job_map_name() makes these names.
             "ema 0.999": "ema-0.999-8a8ddb21",
             "a-/b": "a-b-cac6faf2",
             "a/-b": "a--b-d6657fc7",
@@ -140,7 +142,7 @@ class ResultReaderTest(unittest.TestCase):
             "//": "ede6fbc1",
             "éma": "-ma-82827cbd",
             "averaged over 22 layers / every one": "averaged-over-22-layers-1b08b92f",
-            "ema-8a8ddb21": "ema-8a8ddb21",  # Its own.
+            "ema-8a8ddb21": "ema-8a8ddb21",  # The variant's own path.
         }
         for step, (given, queued) in enumerate(names.items()):
             arrivals = ResultReader(log)
@@ -156,8 +158,8 @@ class ResultReaderTest(unittest.TestCase):
 
 
 class SignalTest(unittest.TestCase):
-    def test_a_handler_that_submits_in_the_middle_of_a_submit_does_not_wait_for_it(self) -> None:
-        """Training saves and submits in handlers, when it is preempted."""
+    def test_a_signal_handler_can_submit_in_the_middle_of_a_submit(self) -> None:
+        """A preempted training saves and submits in signal handlers."""
         arrivals = ResultReader(None)
 
         class Paths(Dict[Tuple[int, str], Optional[str]]):
@@ -183,11 +185,11 @@ class SignalTest(unittest.TestCase):
 
 
 class BestValuesTest(unittest.TestCase):
-    def test_best_is_that_of_all_values(self) -> None:
+    def test_best_considers_all_values(self) -> None:
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")
         draw = random.Random(seed)
-        for grain in (3, 50, 1 << 30):  # Many ties, some, none.
+        for grain in (3, 50, 1 << 30):  # The values have many ties, some ties, or none.
             extremes, all_values = BestValues(), {}  # type: BestValues, Dict[int, float]
             for _ in range(5000):
                 step = draw.randrange(3000)
@@ -211,7 +213,7 @@ class BestValuesTest(unittest.TestCase):
             found = extremes.best(mode)
             self.assertEqual(found, None if step < 0 else (step, value, f"/{step}"))
 
-    def test_a_best_that_is_evaluated_again_may_be_best_no_more(self) -> None:
+    def test_a_second_evaluation_can_end_a_best(self) -> None:
         extremes = BestValues()
         for step in range(1000):
             extremes.take(step, step / 1000, None)

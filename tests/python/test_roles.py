@@ -21,8 +21,9 @@ import yaml
 from scene import BIN, DATA, DEADLINE, SOURCE, free_port, until
 
 ROLES = ("init", "producer", "worker", "logger", "gateway", "viewer", "admin")
-QUEUE = ("producer", "worker", "logger", "gateway", "admin")  # Who changes the queue's state.
-FUNCTIONS = {  # That change it, and the roles beside admin that may call them.
+# These roles may change the queue's state.
+QUEUE = ("producer", "worker", "logger", "gateway", "admin")
+FUNCTIONS = {  # These functions change it. The roles besides admin that may call them follow.
     "adopt": ("worker",),
     "bad": ("logger",),
     "best_put": ("logger",),
@@ -61,7 +62,7 @@ FUNCTIONS = {  # That change it, and the roles beside admin that may call them.
     "tickets": ("gateway",),
 }
 
-# Commands, and the roles that get another answer than NOPERM.
+# The commands, and the roles that may use them.
 TABLE: List[Tuple[Tuple[str, ...], Tuple[str, ...]]] = [
     (("PING",), ROLES),
     (("TIME",), ROLES),
@@ -81,13 +82,14 @@ TABLE: List[Tuple[Tuple[str, ...], Tuple[str, ...]]] = [
     (("CONFIG", "SET", "maxmemory-samples", "5"), ("admin",)),
     (("CLIENT", "KILL", "ID", "4294967295"), ("admin",)),
     (("ACL", "LIST"), ("admin",)),
-    (("SCAN", "0"), ROLES[1:]),  # The function audit looks with it: names of keys show.
-    # Of another queue; who installs the library looks whatever the queue.
+    (("SCAN", "0"), ROLES[1:]),  # The function audit uses it, so names of keys are visible.
+    # These keys belong to another queue. The role that installs the library may read the version of
+    # any queue.
     (("HGET", "evalq:{other}:meta", "epoch"), ("init",)),
     (("FCALL_RO", "evalq_v1_stats", "1", "evalq:{other}:"), ("init",)),
     (("HSET", "evalq:{other}:meta", "x", "1"), ()),
     (("FCALL", "evalq_v1_pause", "1", "evalq:{other}:", "queue", "", "0"), ()),
-    # Of somebody else, and of the server.
+    # These are keys of other programs, and commands of the server.
     (("GET", "mine"), ()),
     (("SET", "mine", "1"), ()),
     (("KEYS", "*"), ()),
@@ -124,7 +126,8 @@ logger: {directory: $DIR/results}
 
 
 class Wire:
-    """A connection of the test's own: redis-cli would go on as the default user where AUTH fails."""
+    """The test has its own connection, because redis-cli would continue as the default user if AUTH
+    fails."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -146,7 +149,7 @@ class Wire:
             return None if text == "-1" else self.file.read(int(text) + 2)[:-2].decode()
         if kind == "*":
             return [self.reply() for _ in range(max(0, int(text)))]
-        return line  # "+OK", "-NOPERM ...", ":1".
+        return line  # The answer is a line such as "+OK", "-NOPERM ..." or ":1".
 
     def close(self) -> None:
         self.file.close()
@@ -250,12 +253,14 @@ class RolesTest(unittest.TestCase):
         self.addCleanup(self.end, process)
         return process
 
-    def test_each_role_may_what_the_table_says_and_nothing_else(self) -> None:
+    def test_each_role_has_exactly_the_permissions_of_the_table(self) -> None:
         admin = self.wire("admin")
         wrong = []
         for role in ROLES:
             for words, allowed in TABLE:
-                wire = Wire(self.socket)  # Each anew: none is left in a state that another command made.
+                # Each command gets a new connection, so no command changes the state for the next
+                # one.
+                wire = Wire(self.socket)
                 self.assertEqual(wire.call("AUTH", role, self.read("secrets/" + role)), "+OK")
                 answer = wire.call(*words)
                 wire.close()
@@ -275,15 +280,18 @@ class RolesTest(unittest.TestCase):
             for function in functions:
                 name, reads = function["name"], "+no-writes" in function["flags"]
                 if reads and role == "init":
-                    continue  # It may read the version and little else: the commands that a function uses are checked too.
+                    # This role may read the version and little else, because Redis also checks the
+                    # commands inside a function.
+                    continue
                 may = reads or role == "admin" or role in FUNCTIONS[name[len("evalq_v1_") :]]
-                # More arguments than any function takes: one that may be called refuses them before it changes anything.
+                # No function accepts so many arguments, so an allowed function refuses them before
+                # it changes anything.
                 answer = wire.call("FCALL_RO" if reads else "FCALL", name, "1", "evalq:{main}:", *["\x01"] * 200)
                 if (isinstance(answer, str) and "NOPERM" in answer) == may:
                     wrong.append(f"{role}: {name}: {answer!r:.200}")
         self.assertFalse(wrong, "\n".join(wrong))
 
-    def test_nobody_comes_in_without_a_password(self) -> None:
+    def test_every_connection_needs_a_password(self) -> None:
         wire = Wire(self.socket)
         self.addCleanup(wire.close)
         self.assertTrue(wire.call("PING").startswith("-NOAUTH"))
@@ -307,8 +315,8 @@ class RolesTest(unittest.TestCase):
             if not name.endswith("users.acl"):
                 self.assertEqual(stat.S_IMODE(os.stat(self.path(name)).st_mode), 0o440, name)
 
-    def test_what_functions_wrote_outlives_the_server(self) -> None:
-        """Redis replays its append-only file as the default user, with that user's permissions."""
+    def test_writes_of_functions_survive_a_restart(self) -> None:
+        """Redis replays its append-only file with the permissions of the default user."""
         path = self.path("checkpoints/kept.safetensors")
         shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), path)
         self.check("producer", 0, "submit", path, "--run", "kept", "--step", "1", "--suite", "of-nobody")
@@ -320,7 +328,7 @@ class RolesTest(unittest.TestCase):
             self.assertNotIn("AOF-loading-client", file.read())
         self.check("admin", 0, "forget", "kept", "--yes")
 
-    def test_doctor_says_when_the_default_user_may_too_little(self) -> None:
+    def test_doctor_reports_missing_permissions_of_the_default_user(self) -> None:
         self.assertNotIn("default user", self.evalq("admin", "doctor").stdout)
         os.mkdir(self.path("old"))
         with open(self.path("old/users.acl"), "w", encoding="utf-8") as file:
@@ -335,7 +343,7 @@ class RolesTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, r"fail +default user +it may not do everything")
 
-    def test_an_acl_file_of_an_older_version_is_written_anew(self) -> None:
+    def test_an_acl_file_of_an_older_version_is_replaced(self) -> None:
         acl = self.read("secrets/users.acl")
         os.chmod(self.path("secrets/users.acl"), 0o644)
         with open(self.path("secrets/users.acl"), "w", encoding="utf-8") as file:
@@ -371,7 +379,7 @@ class RolesTest(unittest.TestCase):
         self.check("admin", 0, "pause")
         self.check("admin", 0, "resume")
         self.gateway(port)
-        # The viewer's four that were to be refused, and no other.
+        # The log has the four rejected calls of the viewer, and no others.
         lasted = time.monotonic() - began
         entries = [dict(zip(entry[::2], entry[1::2])) for entry in admin.call("ACL", "LOG")]
         self.assertEqual([e for e in entries if float(e["age-seconds"]) < lasted and e["username"] != "viewer"], [])
@@ -391,7 +399,8 @@ class RolesTest(unittest.TestCase):
         return found
 
     def gateway(self, port: int) -> None:
-        """Its figures by the token that compose gives Prometheus; its health by the command that compose asks with."""
+        """Reads the metrics with the token that compose gives to Prometheus, and the health with
+        the command that compose uses."""
         with open(SOURCE + "/deploy/compose.yaml", encoding="utf-8") as file:
             test = yaml.safe_load(file)["services"]["gateway"]["healthcheck"]["test"]
         probe = [word.replace("$$", "$").replace("/8000", f"/{port}") for word in test[1:]]

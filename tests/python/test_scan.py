@@ -1,5 +1,5 @@
-"""When `evalq scan` takes a checkpoint for complete whose format evalq does not read: the suite's marker, or two seconds
-without a change. No worker runs: what was submitted is seen in the queue."""
+"""Tests when `evalq scan` treats a checkpoint of an unknown format as complete: when the suite's
+marker exists, or after two seconds without a change. No worker runs; the test reads the queue."""
 
 from __future__ import annotations
 

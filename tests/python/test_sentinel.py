@@ -20,7 +20,7 @@ DOWN_MS = 1500
 
 
 class Watched(Scene):
-    """A primary, a replica, and three sentinels that ask for a password."""
+    """A primary, a replica, and three sentinels that require a password."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Watched(Scene):
         until(lambda: self.ask(port, "ping") == "PONG", f"redis-server at {port} answers")
 
     def watch(self) -> None:
-        """All five, until the sentinels know each other and the replica."""
+        """Starts all five, and waits until the sentinels know each other and the replica."""
         self.serve(self.ports[0])
         self.serve(self.ports[1], "--replicaof", "127.0.0.1", str(self.ports[0]), "--repl-diskless-sync-delay", "0")
         for port in self.sentinels:
@@ -80,7 +80,7 @@ class Watched(Scene):
         return dict(zip(lines[::2], lines[1::2]))
 
     def primary(self) -> int:
-        """The port that most sentinels name."""
+        """Returns the port that most sentinels name."""
         named = [int(self.told(port).get("port", 0)) for port in self.sentinels]
         return max(set(named), key=named.count)
 
@@ -94,7 +94,7 @@ class Watched(Scene):
 
 
 class Fake(socketserver.ThreadingTCPServer):
-    """A sentinel that says what it is told to say."""
+    """A stand-in for a sentinel with prescribed answers."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -147,7 +147,8 @@ class SentinelTest(unittest.TestCase):
             raise
         until(lambda: self.states()["queued"] + self.states()["running"] == 0, "nothing is left to do")
         wanted = sorted(f"digits/{step}/regular/quick#digits" for step in range(1, steps + 1))
-        self.assertEqual(sorted(line["result_id"] for line in self.scene.results()), wanted)  # Each once.
+        # Each job has one record.
+        self.assertEqual(sorted(line["result_id"] for line in self.scene.results()), wanted)
 
     def states(self) -> Dict[str, int]:
         return dict(json.loads(self.scene.evalq("status", "--json").stdout)["stats"]["states"])
@@ -160,13 +161,13 @@ class SentinelTest(unittest.TestCase):
         self.scene.start("evalq-logger")
         until(lambda: len(self.scene.results()) >= 5, "some results")
         self.scene.kill(self.scene.ports[0])
-        for step in range(31, 41):  # Training goes on.
+        for step in range(31, 41):  # The training continues.
             client.submit(self.scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")
         until(lambda: self.scene.primary() == self.scene.ports[1], "another primary")
         self.all_recorded(40)
         self.assertEqual(self.states()["done"], 40)
         self.assertIn("redis_away", self.scene.log("evalq-worker"))
-        # The old one comes back as a replica.
+        # The old primary returns as a replica.
         self.scene.serve(self.scene.ports[0])
         until(lambda: "role:slave" in self.scene.ask(self.scene.ports[0], "info", "replication"), "it became a replica")
         self.assertEqual(self.scene.evalq("status").returncode, 0)
@@ -176,7 +177,8 @@ class SentinelTest(unittest.TestCase):
         self.addCleanup(client.close)
         self.submit(client, range(1, 3))
         until(lambda: self.scene.ask(self.scene.ports[1], "exists", "evalq:{main}:job:digits/2/regular/quick") == "1", "replicated")
-        # Its next tries to follow fail, and what is acknowledged now is known to the primary alone.
+        # The replica cannot follow any more, so only the primary knows the jobs that it
+        # acknowledges now.
         self.scene.ask(self.scene.ports[1], "config", "set", "masterauth", "wrong")
         self.scene.ask(self.scene.ports[0], "client", "kill", "type", "replica")
         until(lambda: "master_link_status:down" in self.scene.ask(self.scene.ports[1], "info", "replication"), "cut off")
@@ -190,25 +192,27 @@ class SentinelTest(unittest.TestCase):
         self.all_recorded(5)
         self.assertEqual(self.states()["done"], 5)
 
-    def test_a_primary_that_is_demoted_is_left(self) -> None:
+    def test_clients_leave_a_demoted_primary(self) -> None:
         client = self.scene.client()
         self.addCleanup(client.close)
         self.scene.start_worker()
         self.scene.start("evalq-logger")
         self.submit(client, range(1, 6))
-        # Nothing that comes now may end before the old primary is demoted: its result would be the old one's alone.
+        # No new job may end before the old primary is demoted; only the old one would have its
+        # result.
         self.assertEqual(self.scene.evalq("pause").returncode, 0)
         until(lambda: self.scene.ask(self.scene.ports[1], "hget", "evalq:{main}:meta", "paused") == "1", "the replica has the pause")
-        # A sentinel that has not yet asked the replica how it is finds none to promote.
+        # A sentinel that has not checked the replica yet finds none to promote.
         until(lambda: self.scene.ask(self.scene.sentinels[1], "sentinel", "failover", "queue") == "OK", "it is demoted")
         until(lambda: self.scene.primary() == self.scene.ports[1], "another primary")
-        # Sentinel demotes the old one only later: what it takes until then is lost with it, and comes again.
+        # Sentinel demotes the old primary later. Jobs that it accepts until then are lost with it
+        # and are submitted again.
         self.submit(client, range(6, 11))
         until(lambda: "role:slave" in self.scene.ask(self.scene.ports[0], "info", "replication"), "it became a replica")
         self.assertEqual(self.scene.evalq("resume").returncode, 0)
         self.all_recorded(10)
 
-    def test_each_wrong_answer_is_told(self) -> None:
+    def test_each_wrong_answer_is_reported(self) -> None:
         first, second, third = self.scene.sentinels
         cases = (
             ("redis+sentinel://127.0.0.1:1,127.0.0.1:2/queue", 5, "sentinel redis://127.0.0.1:1: connect: Connection refused"),
@@ -223,7 +227,7 @@ class SentinelTest(unittest.TestCase):
             self.assertEqual(done.returncode, code, (url, done.stderr))
             self.assertIn(text, done.stderr, url)
             self.assertNotIn("hunter2", done.stderr)
-        # One of them dead is no matter.
+        # One dead sentinel does not matter.
         self.assertEqual(self.scene.evalq("status", url=f"redis+sentinel://127.0.0.1:1,127.0.0.1:{second}/queue").returncode, 0)
         with open(self.scene.password, "w", encoding="utf-8") as file:
             file.write("wrong\n")
@@ -232,7 +236,7 @@ class SentinelTest(unittest.TestCase):
         self.assertIn("WRONGPASS", done.stderr)
         self.assertNotIn("wrong\n", done.stderr)
 
-    def test_what_is_no_primary_is_not_believed(self) -> None:
+    def test_a_server_that_is_no_primary_is_not_used(self) -> None:
         replica = {"ip": "127.0.0.1", "port": str(self.scene.ports[1]), "flags": "master", "config-epoch": "7"}
         for fields, text in (
             (replica, "is a replica: its sentinels have not agreed on a primary yet"),

@@ -1,4 +1,4 @@
-"""evalq.serve: the protocol by hand, and through a real worker."""
+"""Tests evalq.serve: the protocol by itself, and with a real worker."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Peer:
         return dict(json.loads(self.process.stdout.readline()))
 
     def end(self) -> str:
-        """Closes its input; what it wrote to its log."""
+        """Closes the program's input, and returns its log."""
         return self.process.communicate(timeout=DEADLINE)[1].decode()
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual(text.count("nor this"), 3)
         self.assertEqual(self.peer.process.returncode, 0)
 
-    def test_each_line_says_of_which_job_it_is(self) -> None:
+    def test_each_line_names_its_job(self) -> None:
         self.peer.job(1, turn=7, what="late")
         self.assertEqual({line["turn"] for line in self.answer()}, {7})
         self.peer.job(2, turn=8, what="next")
@@ -183,7 +183,7 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual([line["turn"] for line in lines if line.get("status") == "late"], [7])
         self.assertEqual({line["turn"] for line in lines if line.get("status") != "late"}, {8})
 
-    def test_forked_child_of_the_function_says_nothing(self) -> None:
+    def test_forked_child_of_the_function_sends_nothing(self) -> None:
         self.peer.job(1, what="fork")
         lines = self.answer()
         self.assertEqual([line["type"] for line in lines], ["progress", "task", "done"])
@@ -211,7 +211,7 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual(self.answer()[-1], {"type": "done"})
         self.assertIn("Traceback", self.peer.end())
 
-    def test_message_of_several_lines_begins_with_its_first_and_ends_with_the_place(self) -> None:
+    def test_message_of_several_lines_becomes_one_line_with_the_place(self) -> None:
         self.peer.job(1, what="lines")
         message = self.answer()[-1]["message"]
         self.assertRegex(message, r"^RuntimeError: Error\(s\) in loading state_dict: size mismatch for a size mismatch for b c")
@@ -222,7 +222,7 @@ class ProtocolTest(unittest.TestCase):
         self.peer.job(1, what="one")
         self.assertEqual(self.answer()[1]["metrics"], {"scalar": 0.25, "list": 0.25})
 
-    def test_values_that_are_no_json_numbers_have_names(self) -> None:
+    def test_values_that_json_lacks_are_sent_as_text(self) -> None:
         self.peer.job(1, what="nan")
         self.assertEqual(self.answer()[1]["metrics"], {"loss": "NaN", "other": "-Infinity"})
 
@@ -234,7 +234,7 @@ class ProtocolTest(unittest.TestCase):
         self.assertNotIn("device", self.peer.end())
 
     def test_cancel_ends_a_job_that_reports_nothing(self) -> None:
-        self.peer.say(type="cancel")  # Of no job: nothing happens.
+        self.peer.say(type="cancel")  # There is no job, so nothing happens.
         for step in (1, 2, 3):
             self.peer.job(step, what="loop")
             self.assertEqual(self.peer.hear()["type"], "progress")
@@ -245,7 +245,7 @@ class ProtocolTest(unittest.TestCase):
 
 
 class LoadTest(unittest.TestCase):
-    def test_environment_without_torch_and_numpy_is_told_so(self) -> None:
+    def test_missing_torch_and_numpy_are_named(self) -> None:
         path = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
         with mock.patch.dict(sys.modules, {"torch": None, "numpy": None}):
             with self.assertRaisesRegex(ImportError, "load.. needs torch or numpy, which /.* does not have"):
@@ -255,14 +255,14 @@ class LoadTest(unittest.TestCase):
 
 
 class Tensor:
-    """Stands in for torch's."""
+    """A stand-in for torch.Tensor."""
 
     def __init__(self, value: float) -> None:
         self.value = value
 
 
 class WhichWeightsTest(unittest.TestCase):
-    """docs/checkpoints.md, "Which weights": a number must not carry the name of other weights."""
+    """docs/checkpoints.md, "Which weights": a metric must not be computed from other weights."""
 
     def chosen(self, saved: Any, variant: str) -> Dict[str, float]:
         with mock.patch.dict(sys.modules, {"torch": SimpleNamespace(Tensor=Tensor)}):
@@ -289,7 +289,8 @@ class WhichWeightsTest(unittest.TestCase):
                 self.assertEqual(self.chosen(saved, variant), {"w": 9})
 
     def test_weights_in_parts_are_one_set(self) -> None:
-        """As to the worker's own reader; where nothing lay in `model` itself the averages beside it were the regular weights."""
+        """The native evaluator finds the same weights. Without this, the EMA weights beside an
+        empty `model` would be the regular weights."""
         one, nine = {"w": Tensor(1)}, {"w": Tensor(9)}
         parts = {"encoder": one, "decoder": {"layers": [one]}, "step": 3}
         self.assertEqual(self.chosen({"model": parts, "ema": nine}, "regular"), {"encoder.w": 1, "decoder.layers.0.w": 1})
@@ -299,7 +300,7 @@ class WhichWeightsTest(unittest.TestCase):
         self.assertEqual(self.chosen({"model": {"width": 3}, "net": one}, "regular"), {"w": 1})
 
     def test_files_of_a_directory_are_those_that_the_worker_reads(self) -> None:
-        kinds = {  # Each goes before those behind it.
+        kinds = {  # Each name takes precedence over the following ones.
             "model.safetensors": ["model.safetensors"],
             "model.safetensors.index.json": ["part.safetensors"],
             "pytorch_model.bin": ["pytorch_model.bin"],
@@ -417,7 +418,8 @@ suites:
                 return done.stdout
 
             until(lambda: '"running"' in show("show", job, "--json"), "the job runs")
-            # Two reports at once: the second one must be shown, although the worker sends few.
+            # The function reports twice at once. The second report must be shown, although the
+            # worker sends only a few.
             until(lambda: "the newest" in show("show", job, "--json"), "the newest progress is shown")
             show("cancel", job)
             self.assertTrue(client.wait(DEADLINE))
@@ -454,7 +456,8 @@ def make():
 
 @unittest.skipUnless(HAS_NUMPY, "needs numpy to read weights")
 class OtherWeightsTest(SceneTest):
-    """A step may be submitted again with other weights: the model that is kept warm is not that step's any more."""
+    """A step may be submitted again with other weights. Then the warm model has the wrong
+    weights."""
 
     config = NATIVE.replace(
         "suites:",
@@ -506,7 +509,7 @@ suites:
         worker.terminate()
         worker.wait()
 
-    def test_what_an_evaluation_that_failed_had_summed_is_not_the_next_ones(self) -> None:
+    def test_sums_of_a_failed_evaluation_are_not_added_to_the_next(self) -> None:
         self.write_modules()
         worker = self.scene.start_worker("--slots", "1")
         with self.scene.client("cut") as client:
@@ -516,7 +519,7 @@ suites:
         worker.terminate()
         worker.wait()
 
-    def test_a_trainer_whose_evaluation_was_cut_short_is_made_anew(self) -> None:
+    def test_a_trainer_is_created_again_after_an_interrupted_evaluation(self) -> None:
         makes: "List[int]" = []
 
         def make() -> Any:
@@ -558,15 +561,16 @@ suites:
         with mock.patch.object(Checkpoint, "load", return_value={}), mock.patch.object(harness, "_load") as load:
             for jobs in range(1, 3):
                 checkpoint = self.checkpoint()
-                for _ in range(2):  # Tasks.
+                for _ in range(2):  # A job has two tasks.
                     function(checkpoint, Task("a"), mock.Mock())
                     harness(checkpoint, Task._of({"name": "a"}), mock.Mock())
                 self.assertEqual((model.loads, load.call_count), (jobs, jobs))
 
-    def test_adapter_that_leaves_some_of_the_last_one_is_refused(self) -> None:
+    def test_adapter_with_missing_weights_is_refused(self) -> None:
         config = SimpleNamespace(lora_alpha=8, use_rslora=False, alpha_pattern={})
         model = SimpleNamespace(peft_config={"default": config}, base_model=SimpleNamespace(prefix="lora_"))
-        result = SimpleNamespace(missing_keys=["h.0.weight"], unexpected_keys=[])  # The base's weights are never there.
+        # An adapter never contains the weights of its base model.
+        result = SimpleNamespace(missing_keys=["h.0.weight"], unexpected_keys=[])
         peft = SimpleNamespace(set_peft_model_state_dict=lambda model, values: result)
         with tempfile.TemporaryDirectory() as path, mock.patch.dict(sys.modules, {"peft": peft}):
             for alpha, missing, unexpected, refused in (
@@ -600,14 +604,14 @@ suites:
     def test_a_factory_that_cannot_be_called_again_is_named(self) -> None:
         for second, raised, text in (
             (ValueError("one data set"), RuntimeError, "the factory cannot be called again, .* ValueError: one data set"),
-            (ConnectionError("hub"), ConnectionError, "^hub$"),  # May go well another time.
+            (ConnectionError("hub"), ConnectionError, "^hub$"),  # This error may not occur again.
         ):
             function = recreated_after_failure(mock.Mock(side_effect=[mock.Mock(side_effect=KeyError("first")), second]))
             for expected, message in ((KeyError, "first"), (raised, text)):
                 with self.assertRaisesRegex(expected, message):
                     function(mock.Mock(), mock.Mock(), mock.Mock())
 
-    def test_model_of_another_tokenizer_is_made_anew(self) -> None:
+    def test_model_with_another_tokenizer_is_created_again(self) -> None:
         harness = Harness.__new__(Harness)
         harness._options, harness._lm, harness._definition = mock.Mock(model_args=""), None, None
         made = mock.Mock()
@@ -652,7 +656,8 @@ suites:
             ("unnamed", "the module 'json' has no 'no_such_name'"),
         ):
             wanted = f"{reason} (evaluator '{suite}' failed for good, exit status 65)"
-            self.assertEqual(ends[suite], ("dead", wanted[:64]))  # The record holds so much of it.
+            # The record keeps only so many bytes of the reason.
+            self.assertEqual(ends[suite], ("dead", wanted[:64]))
             shown = json.loads(self.scene.evalq("show", f"final/1/regular/{suite}", "--json").stdout)
             self.assertEqual(int(shown["job"]["attempts"]), 1, shown)
             self.assertIn(wanted, shown["detail"])

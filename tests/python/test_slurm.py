@@ -1,5 +1,5 @@
-"""deploy/slurm/worker.sbatch without Slurm: `srun` is a file that starts what it is given. The worker that comes of it evaluates
-against a real Redis."""
+"""Tests deploy/slurm/worker.sbatch without Slurm. A stand-in for `srun` starts its arguments, and
+the worker evaluates with a real Redis."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SlurmTest(unittest.TestCase):
             ["bash", SCRIPT, *words], env=environment, cwd=self.scene.directory, text=True, capture_output=True, timeout=DEADLINE, check=False
         )
 
-    def test_it_says_what_is_missing(self) -> None:
+    def test_it_reports_missing_settings(self) -> None:
         done = self.run_script({name: value for name, value in self.scene.environment().items() if name != "EVALQ_URL"})
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("EVALQ_URL: set it to redis://worker@HOST", done.stderr)

@@ -1,4 +1,4 @@
-"""Client.submit_state_dict against a real queue and a real worker; the tensors are numpy's, or made of plain memory."""
+"""Tests Client.submit_state_dict() with a real queue and a real worker, and tensors of numpy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
 
 
 def free(fd: int) -> bool:
-    """Takes the lock, if nobody has it."""
+    """Takes the lock if it is free. Returns whether it was."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -47,7 +47,7 @@ class SnapshotTest(SceneTest):
     def test_state_dict_gives_what_its_file_gives(self) -> None:
         with self.scene.client("equal") as client:
             client.submit(self.scene.checkpoint("equal/1.safetensors"), step=1, suites="quick")
-            # By default it would supersede the file's job, if no worker has taken that yet.
+            # By default, it would supersede the file's job if no worker has claimed that yet.
             self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick", policy="all"))
             self.assertTrue(client.wait(DEADLINE))
             values: "Dict[int, Dict[str, float]]" = {1: {}, 2: {}}
@@ -70,7 +70,7 @@ class SnapshotTest(SceneTest):
             self.assertEqual(len(values), 1)
             self.assertGreater(values[0], 0.9)
 
-    def test_directory_beneath_no_root_is_waited_for_by_nobody(self) -> None:
+    def test_wait_ends_if_no_root_contains_the_snapshot_directory(self) -> None:
         with tempfile.TemporaryDirectory(prefix="evalq-elsewhere-") as elsewhere:
             os.chmod(elsewhere, 0o700)
             with self.scene.client("elsewhere", snapshot_directory=elsewhere) as client:
@@ -97,7 +97,8 @@ class BoundTest(SceneTest):
             for step in (1, 2, 3, 4):
                 self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", policy="all"))
                 self.assertTrue(client.flush(DEADLINE))
-                self.assertTrue(client.stats().connected)  # Also where nothing but snapshots was submitted.
+                # The client is connected even if it has submitted only snapshots.
+                self.assertTrue(client.stats().connected)
                 self.assertLessEqual(client.stats().snapshots, 2)
             self.assertEqual((client.stats().snapshots, client.stats().snapshots_dropped), (2, 2))
             worker = self.scene.start_worker()
@@ -108,7 +109,7 @@ class BoundTest(SceneTest):
             worker.terminate()
         self.assertIn("step 1: the snapshot was dropped: step 3 needs its place", "\n".join(logs.output))
 
-    def test_a_variant_that_the_queue_names_otherwise_is_dropped_and_released_as_any(self) -> None:
+    def test_a_variant_with_a_mapped_name_is_dropped_and_released(self) -> None:
         quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("named", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
             for step in (1, 2):
@@ -122,8 +123,8 @@ class BoundTest(SceneTest):
             worker.terminate()
         self.assertIn("step 1: the snapshot was dropped: step 2 needs its place", "\n".join(logs.output))
 
-    def test_the_end_of_an_earlier_job_of_the_step_is_not_the_snapshots(self) -> None:
-        """A run's name is used again, and so are its steps."""
+    def test_the_end_of_an_earlier_job_does_not_release_the_snapshot(self) -> None:
+        """Three sessions use the same run name and step."""
         unread = mock.patch.object(
             _snapshot_store.SnapshotStore, "_read_earlier_ends", return_value=False
         )  # As if Redis were away.
@@ -133,7 +134,7 @@ class BoundTest(SceneTest):
                 self.assertTrue(client.submit_state_dict(state, step=1, suites="quick"))
                 self.assertTrue(client.flush(DEADLINE))
                 snapshots = client._snapshots
-                for _ in range(3):  # Looks that its thread makes, too.
+                for _ in range(3):  # The background thread makes the same checks.
                     with snapshots._condition:
                         snapshots._remove_ended()
                 self.assertEqual(client.stats().snapshots, 1)
@@ -144,14 +145,16 @@ class BoundTest(SceneTest):
                 until(lambda: client.stats().snapshots == 0, "its own end releases it")
                 worker.terminate()
                 worker.wait()
-        with self.scene.client("again") as client:  # What was evaluated before has no end of its own.
+        # Weights that were evaluated before publish no second end.
+        with self.scene.client("again") as client:
             self.assertTrue(client.submit_state_dict(state, step=1, suites="quick"))
             self.assertTrue(client.flush(DEADLINE))
             until(lambda: client.stats().snapshots == 0, "nothing of the run is open")
             self.assertEqual(client.stats().snapshots_dropped, 0)
 
-    def test_the_end_of_a_job_that_still_ran_is_not_the_snapshots(self) -> None:
-        """Other weights of the step are another job, which the first one's end says nothing of."""
+    def test_the_end_of_a_running_earlier_job_does_not_release_the_snapshot(self) -> None:
+        """Other weights of the same step are another job. The end of the first job must not release
+        them."""
         quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("beside") as client:
             for life in (1, 2):
@@ -177,12 +180,14 @@ class BoundTest(SceneTest):
             worker.terminate()
             worker.wait()
 
-    def test_room_is_made_by_the_snapshots_own_job(self) -> None:
-        """The job of the step's earlier weights, which a worker has, does not keep it."""
+    def test_the_oldest_snapshot_is_dropped_by_its_own_job(self) -> None:
+        """A worker has the job of the step's earlier weights. That job must not keep the snapshot
+        from being dropped."""
         with self.scene.client("room", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
             client.submit(self.scene.checkpoint("room/1.safetensors"), step=1, suites="nobody", policy="all")
             self.assertTrue(client.flush(DEADLINE))
-            self.scene.redis_call("HSET", "evalq:{main}:job:room/1/regular/nobody", "tasks", "1")  # As if part of it were published.
+            # This makes the job look as if a part of it were published.
+            self.scene.redis_call("HSET", "evalq:{main}:job:room/1/regular/nobody", "tasks", "1")
             for step in (1, 2):
                 state = {name: value * 2 for name, value in weights().items()}
                 self.assertTrue(client.submit_state_dict(state, step=step, suites="nobody", policy="all"))
@@ -191,7 +196,7 @@ class BoundTest(SceneTest):
             self.assertEqual(states, [b"skipped\n", b"queued\n"])
         self.assertIn("step 1: the snapshot was dropped: step 2 needs its place", "\n".join(logs.output))
 
-    def test_weights_of_a_step_that_is_not_due_go_at_once(self) -> None:
+    def test_a_snapshot_of_a_step_that_is_not_due_is_removed_at_once(self) -> None:
         quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("due", snapshots=1) as client:
             self.scene.redis_call("HSET", "evalq:{main}:class", "every:second", "2")
@@ -200,7 +205,7 @@ class BoundTest(SceneTest):
             until(lambda: client.stats().snapshots == 0, "no job of it will end")
             self.assertEqual(client.stats().snapshots_dropped, 0)
 
-    def test_what_is_to_be_kept_is_not_dropped_for_a_newer_one(self) -> None:
+    def test_a_kept_snapshot_is_not_dropped_for_a_newer_one(self) -> None:
         with self.scene.client("keeps", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="nobody", keep=True))
             self.assertTrue(client.flush(DEADLINE))
@@ -224,7 +229,8 @@ class BoundTest(SceneTest):
 
 
 class DirectoryTest(unittest.TestCase):
-    """Where snapshots lie: this user's alone, and swept of what dead trainers left."""
+    """Tests the directory of snapshots: only its user can write to it, and those of dead trainings
+    are removed."""
 
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory()
@@ -234,7 +240,8 @@ class DirectoryTest(unittest.TestCase):
         self.addCleanup(self.directory.remove)
 
     def left(self, name: str, held: bool, old: bool) -> str:
-        """A directory as a trainer leaves it, whose lock is held while it lives."""
+        """Creates a directory like a training does. held: its lock is taken, as while the training
+        lives."""
         path = os.path.join(self.root, "snapshots-" + name)
         os.mkdir(path)
         fd = os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT)
@@ -245,10 +252,10 @@ class DirectoryTest(unittest.TestCase):
             os.utime(path, (1, 1))
         return path
 
-    def test_snapshots_of_the_living_stay_and_those_of_the_dead_go(self) -> None:
+    def test_only_directories_of_dead_trainings_are_removed(self) -> None:
         dead = self.left("dead", held=False, old=True)
         living = self.left("living", held=True, old=True)
-        new = self.left("new", held=False, old=False)  # May be read still.
+        new = self.left("new", held=False, old=False)  # Workers may still read it.
         self.directory.create()
         self.assertEqual([os.path.exists(path) for path in (dead, living, new)], [False, True, True])
 
@@ -263,7 +270,7 @@ class DirectoryTest(unittest.TestCase):
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
 class FileTest(unittest.TestCase):
-    """What is written, read back by hand."""
+    """Tests the written file byte by byte."""
 
     def written(self, state: "Dict[str, Any]", **metadata: str) -> "tuple[Dict[str, Any], bytes]":
         copy = _state_copy.StateCopier().copy(_state_copy.plan_layout(state), metadata)
@@ -294,7 +301,7 @@ class FileTest(unittest.TestCase):
         self.assertEqual(header["empty"]["shape"], [0, 4])
         self.assertEqual(len(data), 24 + 2 + 8 + 2)
 
-    def test_numbers_are_what_they_were_whatever_the_order_of_their_bytes(self) -> None:
+    def test_big_endian_arrays_keep_their_values(self) -> None:
         header, data = self.written({"a": numpy.array([1.5, -2], dtype=">f4"), "b": numpy.array([7], dtype=">i8")})
         self.assertEqual((header["a"]["dtype"], header["b"]["dtype"]), ("F32", "I64"))
         self.assertEqual(struct.unpack("<q2f", data), (7, 1.5, -2.0))
@@ -311,7 +318,7 @@ class FileTest(unittest.TestCase):
 @unittest.skipIf(numpy is None, "numpy is not installed")
 @unittest.skipUnless(os.geteuid() == 0, "mounting a tmpfs needs root")
 class FullTest(unittest.TestCase):
-    def test_full_shared_memory_is_said_and_training_goes_on(self) -> None:
+    def test_full_shared_memory_is_reported_and_training_continues(self) -> None:
         with scene(NATIVE) as made:
             memory = os.path.join(made.directory, "memory")
             os.mkdir(memory)
@@ -349,7 +356,7 @@ class FullTest(unittest.TestCase):
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
 class ThreadsTest(SceneTest):
-    """Weights that several threads, and processes made by fork(), hand over at the same time."""
+    """Several threads, and processes made by fork(), submit weights at the same time."""
 
     config = """
 roots:
@@ -370,7 +377,7 @@ worker: {devices: cpu, threads: 1}
     def setUpClass(cls) -> None:
         super().setUpClass()
         with open(os.path.join(cls.scene.out, "weights_of.py"), "w", encoding="utf-8") as file:
-            # Every element is the same number, so that a copy of two state dicts in one shows.
+            # All elements are the same number, so a mixture of two state dicts is noticed.
             file.write(
                 "def evaluate(checkpoint, task, report):\n"
                 "    values = [float(v) for array in checkpoint.load().values() for v in (array.min(), array.max())]\n"
@@ -388,7 +395,7 @@ worker: {devices: cpu, threads: 1}
                 found.setdefault((result.variant, result.step), {})[result.metric] = result.value
         return {key: (metrics["least"], metrics["most"]) for key, metrics in found.items()}
 
-    def test_threads_hand_over_weights_side_by_side(self) -> None:
+    def test_threads_submit_weights_at_the_same_time(self) -> None:
         count, each = 6, 5
         with self.scene.client("threads", snapshots=count * each) as client:
             ready = threading.Barrier(count)
@@ -400,7 +407,7 @@ worker: {devices: cpu, threads: 1}
                     ready.wait()
                     given = client.submit_state_dict(state, step=step, suites="weights", variant=f"t{thread}", policy="all")
                     for array in state.values():
-                        array.fill(-1)  # It belongs to this thread again.
+                        array.fill(-1)  # The caller may change the array again.
                     good.append(given and client.flush(DEADLINE))
 
             threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]
@@ -414,10 +421,11 @@ worker: {devices: cpu, threads: 1}
             self.assertEqual(self.values(client), wanted)
             self.assertEqual(client.stats().snapshots_dropped, 0)
 
-    def test_the_newest_weights_of_a_curve_stay_whatever_thread_comes_last(self) -> None:
+    def test_older_weights_of_a_slower_thread_are_refused(self) -> None:
         with self.scene.client("late") as client:
             snapshots = client._snapshot_store()
-            with snapshots._condition:  # The writer waits meanwhile.
+            # The background thread waits while the test holds the condition.
+            with snapshots._condition:
                 self.assertTrue(client.submit_state_dict(self.state(2), step=2, suites="weights"))
                 with self.assertLogs("evalq", "WARNING") as logs:
                     self.assertFalse(client.submit_state_dict(self.state(1), step=1, suites="weights"))
@@ -425,11 +433,12 @@ worker: {devices: cpu, threads: 1}
             self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(self.values(client), {("regular", 2): (2.0, 2.0)})
 
-    def test_each_of_a_curve_stays_where_all_are_wanted_and_small(self) -> None:
+    def test_policy_all_keeps_each_small_snapshot(self) -> None:
         with self.scene.client("each", snapshots=3) as client:
             snapshots = client._snapshot_store()
             for limit, kept in ((_snapshot_store._UNWRITTEN_BYTES_MAX, (2, 3, 4)), (0, (4,))):
-                with mock.patch.object(_snapshot_store, "_UNWRITTEN_BYTES_MAX", limit), snapshots._condition:  # The writer waits meanwhile.
+                # The background thread waits while the test holds the condition.
+                with mock.patch.object(_snapshot_store, "_UNWRITTEN_BYTES_MAX", limit), snapshots._condition:
                     for step in (1, 2, 3, 4):
                         self.assertTrue(
                             client.submit_state_dict(self.state(step), step=step, suites="weights", variant=f"v{limit}", policy="all")
@@ -438,7 +447,8 @@ worker: {devices: cpu, threads: 1}
                 self.assertEqual(self.values(client), {(f"v{limit}", step): (float(step),) * 2 for step in kept})
 
     def forked(self, run: str, in_child: "Callable[[Any], bool]") -> None:
-        """A child, while another thread hands over weights, so that locks are held at the moment of the fork."""
+        """Forks a child while another thread submits weights, so that locks are held at the moment
+        of the fork."""
         with self.scene.client(run, snapshots=64) as client:
             stop = threading.Event()
             steps = []
@@ -475,12 +485,12 @@ worker: {devices: cpu, threads: 1}
             self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(self.values(client)[("regular", 9000)], (9000.0, 9000.0))
 
-    def test_forked_children_hand_over_weights_of_their_own(self) -> None:
+    def test_forked_children_submit_their_own_weights(self) -> None:
         def in_child(client: Any) -> bool:
             step = 10000 + os.getpid()
             variant = f"p{os.getpid()}"
             given = client.submit_state_dict(self.state(float(step)), step=step, suites="weights", variant=variant)
-            own: "list[Any]" = []  # wait() would be for the parent's, too.
+            own: "list[Any]" = []  # wait() would also wait for the parent's jobs.
 
             def ended() -> bool:
                 own.extend(result for result in client.results() if result.variant == variant)
@@ -493,7 +503,7 @@ worker: {devices: cpu, threads: 1}
 
         self.forked("forked", in_child)
 
-    def test_a_forked_child_that_does_nothing_leaves_all_as_it_is(self) -> None:
+    def test_an_idle_forked_child_changes_nothing(self) -> None:
         self.forked("idle-child", lambda client: True)
 
     def test_a_forked_child_does_not_keep_the_snapshots_of_a_dead_parent(self) -> None:
@@ -505,12 +515,12 @@ worker: {devices: cpu, threads: 1}
             if child == 0:
                 try:
                     os.close(write_fd)
-                    os.read(read_fd, 1)  # Lives until told.
+                    os.read(read_fd, 1)  # The child lives until it is told to end.
                 finally:
                     os._exit(0)
             os.close(read_fd)
             try:
-                # As at the parent's death: its own descriptor goes, and with it the lock.
+                # As when the parent dies, its descriptor is closed, and with it the lock.
                 directory = client._snapshots._directory
                 os.close(directory._lock_fd)
                 fd = os.open(os.path.join(directory.path, ".lock"), os.O_RDWR)

@@ -1,5 +1,5 @@
-"""Snapshots that a worker on another host evaluates: it fetches them from the trainer over TCP. The other host is a
-worker whose $EVALQ_BOOT_ID says that it shares no memory, and a network namespace with a cable of its own."""
+"""Tests snapshots that a worker on another host fetches over TCP. The other host is a worker with
+another $EVALQ_BOOT_ID, so it does not use shared memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ends(client: Any) -> "Dict[int, Tuple[str, str]]":
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
 class ForeignTest(SceneTest):
-    """One worker, on what counts as another host."""
+    """A test with one worker that counts as on another host."""
 
     workers = False
 
@@ -62,7 +62,7 @@ class ForeignTest(SceneTest):
     def test_foreign_worker_gives_what_the_file_gives(self) -> None:
         with self.scene.client("foreign") as client:
             client.submit(self.scene.checkpoint("foreign/1.safetensors"), step=1, suites="quick")
-            # By default it would supersede the file's job, if no worker has taken that yet.
+            # By default, it would supersede the file's job if no worker has claimed that yet.
             self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick", policy="all"))
             self.assertTrue(client.wait(DEADLINE))
             values: "Dict[int, Dict[str, float]]" = {1: {}, 2: {}}
@@ -98,8 +98,8 @@ class ForeignTest(SceneTest):
 
 
 class Relay:
-    """Stands between the producer and its workers; the first `cuts` connections end after `after` bytes of the answer,
-    or, with `stall`, stand still there."""
+    """A relay between the producer and its workers. The first `cuts` connections end after `after`
+    bytes of the answer; with `stall`, they hang there instead."""
 
     stall = False
 
@@ -117,7 +117,7 @@ class Relay:
             except OSError:
                 return
             self.connections += 1
-            with worker, contextlib.suppress(OSError):  # It may be gone at any time.
+            with worker, contextlib.suppress(OSError):  # The file may disappear at any time.
                 self.serve(worker)
 
     def serve(self, worker: socket.socket) -> None:
@@ -131,7 +131,7 @@ class Relay:
                 worker.sendall(piece)
                 left -= len(piece)
             if self.stall and self.connections <= self.cuts:
-                worker.recv(1)  # Until it is gone.
+                worker.recv(1)  # Wait until it is gone.
 
     def close(self) -> None:
         self.socket.close()
@@ -142,7 +142,7 @@ class CutTest(SceneTest):
     workers = False
 
     def relay(self, client: Any, job: str, cuts: int, after: int) -> Relay:
-        """A snapshot on its way, whose message names a relay in the place of its producer."""
+        """Submits a snapshot whose message names a relay instead of the producer."""
         self.assertTrue(client.submit_state_dict(weights(), step=int(job.split("/")[1]), suites="quick"))
         self.assertTrue(client.flush(DEADLINE))
         relay = Relay(self.scene.message(job)["snapshot"]["place"], cuts, after)
@@ -154,7 +154,7 @@ class CutTest(SceneTest):
         self.scene.redis_call("EVAL", script, "1", "evalq:{main}:msg:" + job, relay.place)
         return relay
 
-    def test_cut_transfers_go_on_or_end_the_job_and_never_the_worker(self) -> None:
+    def test_cut_transfers_continue_or_end_the_job_but_not_the_worker(self) -> None:
         self.scene.redis_call("HSET", "evalq:{main}:meta", "attempts_max", "1")
         self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
         with self.scene.client("cut") as client:
@@ -179,7 +179,7 @@ class CutTest(SceneTest):
         worker.wait(DEADLINE)
 
 
-    def test_what_a_killed_worker_had_fetched_does_not_stay_in_memory(self) -> None:
+    def test_files_that_a_killed_worker_fetched_are_removed(self) -> None:
         self.scene.redis_call("HSET", "evalq:{main}:meta", "attempts_max", "3")
         self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
         with self.scene.client("killed") as client:
@@ -234,7 +234,7 @@ class DeadTrainerTest(SceneTest):
 
 
 def start_trainer(made: Any, run: str, **variables: str) -> "subprocess.Popen[bytes]":
-    """A trainer that has sent one snapshot, and goes on."""
+    """Starts a training that has submitted one snapshot and continues."""
     process = subprocess.Popen(
         [sys.executable, "-c", TRAINER, PACKAGE, MODEL, run, made.ring],
         env={**made.environment(), **variables},

@@ -1,5 +1,5 @@
-"""submit_state_dict(when="idle"): a free worker asks, the next step snapshots. The evaluator gives back what it finds in
-the weights, so that each result says which step's they were."""
+"""Tests submit_state_dict(when="idle"): an idle worker asks, and the next step submits its weights.
+The evaluator returns the values of the weights, so each result shows its step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class IdleTest(SceneTest):
             file.write(MY_EVAL)
 
     def loop(self, client: Any, submits: int, **options: Any) -> "List[int]":
-        """Trains until so many snapshots were taken: a step adds one to the weights. The steps that were taken."""
+        """Trains until so many snapshots were taken. Each step adds one to the weights. Returns the
+        steps that were taken."""
         taken: "List[int]" = []
         state = {"step": numpy.zeros(4, "f8")}
 
@@ -80,14 +81,15 @@ class IdleTest(SceneTest):
                 else:
                     self.assertNotIn(result.step, found)
                     found[result.step] = result.value
-            # One for each time the worker asked: each was evaluated at once, none superseded or dropped.
+            # There is one snapshot for each request; each was evaluated at once, and none was
+            # superseded or dropped.
             self.assertEqual(states, ["done"] * EVALUATIONS)
             self.assertEqual(found, {step: float(step) for step in taken})
             self.assertEqual(client.stats().snapshots_dropped, 0)
         worker.terminate()
         worker.wait(DEADLINE)
 
-    def test_nobody_free_is_a_no_of_microseconds(self) -> None:
+    def test_no_idle_worker_returns_false_in_microseconds(self) -> None:
         with self.scene.client("nobody") as client:
             state = {"a": numpy.zeros(4, "f4")}
             calls = 2000
@@ -99,7 +101,7 @@ class IdleTest(SceneTest):
                     if client.submit_state_dict(state, step=step, suites="other", when="idle"):
                         self.fail("nobody asked")
                 rounds.append((time.perf_counter() - began) / calls)
-            each = min(rounds)  # A busy machine makes some slow, not all.
+            each = min(rounds)  # On a busy machine some calls are slow, but not all.
             print(f"\nsubmit_state_dict(when='idle') with nobody free: {each * 1e6:.2f} us a call")
             self.assertTrue(each < 50e-6, each)
             self.assertEqual(client.stats().submitted, 0)

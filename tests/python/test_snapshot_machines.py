@@ -1,5 +1,6 @@
-"""A snapshot that travels over a cable: the trainer and Redis in one network namespace, the worker in another, with a
-/dev/shm of its own. Needs root, ip(8) and unshare(1); skipped with the reason where that is missing."""
+"""Tests a snapshot between two machines: trainer and Redis are in one network namespace, and the
+worker in another with its own /dev/shm. Needs root, ip(8) and unshare(1); it is skipped with a
+reason otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from test_snapshot_fetch import ends, weights
 
 CLONE_NEWNET = 0x40000000
 
-# A machine: waits for its cable, then is evalq-worker.
+# A machine waits for its cable, and then becomes evalq-worker.
 MACHINE = """
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm || exit 9
 echo > $READY
@@ -37,7 +38,7 @@ def run(*words: str) -> None:
 
 
 def own_network() -> str:
-    """Puts this process into a network of its own; why not, or ""."""
+    """Moves this process into a new network namespace. Returns why that failed, or ""."""
     if numpy is None:
         return "numpy is not installed"
     if os.geteuid() != 0:
@@ -67,7 +68,7 @@ class MachinesTest(unittest.TestCase):
         made.write_config(NATIVE)
 
     def start_worker(self) -> "subprocess.Popen[bytes]":
-        """On the other side of a cable."""
+        """The worker is on the other side of a cable."""
         made, ready = self.scene, os.path.join(self.scene.directory, "ready")
         with open(os.path.join(made.directory, "evalq-worker.log"), "ab") as log:
             process = subprocess.Popen(
@@ -93,11 +94,13 @@ class MachinesTest(unittest.TestCase):
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
             until(lambda: client.stats().sent == 1, "the snapshot is submitted")
             place = made.message("cable/1/regular/quick")["snapshot"]["place"]
-            self.assertRegex(place, "^10[.]214[.]1[.]1:[0-9]+$")  # The address by which Redis is reached.
+            # The client advertises the address that reaches Redis.
+            self.assertRegex(place, "^10[.]214[.]1[.]1:[0-9]+$")
             self.assertTrue(client.wait(DEADLINE))
             values: Dict[str, float] = {r.metric: r.value for r in client.results() if not r.is_end}
             self.assertGreater(values["accuracy"], 0.9)
-            # With the cable cut, a job waits for the worker, and is evaluated when it is whole again.
+            # While the cable is cut, a job waits for the worker. It is evaluated when the cable is
+            # connected again.
             run("ip", "link", "set", "evqh", "down")
             self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick"))
             run("ip", "link", "set", "evqh", "up")

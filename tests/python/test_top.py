@@ -1,4 +1,5 @@
-"""`evalq top` on a terminal of its own: renewed in place, cut to the screen, through an outage, until Ctrl-C."""
+"""Tests `evalq top` in a pseudo-terminal: it updates in place, fits the screen, survives an outage,
+and ends with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -53,14 +54,14 @@ class TopTest(unittest.TestCase):
         terminal.wait_for(LEFT)
         self.assertEqual(terminal.process.wait(DEADLINE), 0)
 
-    def test_what_does_not_fit_is_said(self) -> None:
+    def test_lines_that_do_not_fit_are_counted(self) -> None:
         for step in range(1, 21):
             self.submit(step)
         terminal = self.top()
         terminal.wait_for(b"20 queued")
         terminal.wait_for(b"... more: evalq status")
         terminal.wait_for(b"\033[J")
-        terminal.wait_for(b"\033[J")  # One whole look.
+        terminal.wait_for(b"\033[J")  # Wait for one whole update.
         fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("4H", 60, 100, 0, 0))
         os.kill(terminal.process.pid, signal.SIGWINCH)
         terminal.wait_for(b"digits/20/regular/quick")
@@ -76,7 +77,7 @@ class TopTest(unittest.TestCase):
             self.assertLessEqual(sum(rows), 11, screen)
             self.assertIn("queue main", screen)
 
-    def test_an_outage_is_shown_and_passes(self) -> None:
+    def test_an_outage_is_shown_until_it_ends(self) -> None:
         self.submit(1)
         terminal = self.top()
         terminal.wait_for(b"1 queued")

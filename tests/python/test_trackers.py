@@ -1,5 +1,6 @@
-"""evalq-logger and trackers that fail: a webhook's receiver in Python, up, down and failing now and then, while the
-logger is killed; what is down delays nobody and loses nothing; what a training tells of its own trackers."""
+"""Tests evalq-logger with failing trackers. A webhook receiver is up, down or failing while the
+logger is killed. A sink that is down delays no other sink and loses nothing. Also tests which
+tracker runs a training submits."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SECRET = b"a secret of the receiver"
 
 
 class Receiver:
-    """An HTTP server that checks signatures and counts ids; `failing` makes every third request fail."""
+    """An HTTP server that checks signatures and counts ids. With `failing`, every third request
+    fails."""
 
     def __init__(self, port: int = 0, failing: bool = False) -> None:
         self.ids: List[str] = []
@@ -47,7 +49,7 @@ class Receiver:
 
         class Server(http.server.ThreadingHTTPServer):
             def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # The logger was killed in the middle of a request.
+                pass  # The logger was killed during a request.
 
         self.server = Server(("127.0.0.1", port), Handler)
         self.server.daemon_threads = True
@@ -93,7 +95,7 @@ class TrackersTest(unittest.TestCase):
         self.scene.start_redis()
 
     def expected(self, publisher: Publisher) -> Set[str]:
-        """A result and an end of each step."""
+        """Each step has a result and an end."""
         jobs = [f"digits/{step}/regular/quick" for step in publisher.values]
         return {f"{job}#digits" for job in jobs} | {f"{job}#=done.1" for job in jobs}
 
@@ -104,7 +106,7 @@ class TrackersTest(unittest.TestCase):
         with open(os.path.join(self.results, "digits", "results.jsonl"), encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
-    def test_webhook_gets_each_result_signed_though_it_fails_and_the_logger_is_killed(self) -> None:
+    def test_webhook_gets_each_result_despite_failures_and_kills(self) -> None:
         number = seed()
         receiver = Receiver(failing=True)
         self.addCleanup(receiver.close)
@@ -130,7 +132,7 @@ class TrackersTest(unittest.TestCase):
         self.assertIn("the sink 'webhook' fails", text.stdout)
         until(lambda: {behind(self.scene)[name] for name in ("jsonl", "csv", "exec")} == {0}, "the others have everything")
         logger.stop()
-        # An hour goes by: the sink was last heard of so long ago, as Redis has it.
+        # An hour passes: Redis has an old time for the sink's last call.
         now = int(self.scene.redis_call("TIME").split()[0]) * 1000
         self.scene.redis_call("HSET", "evalq:{main}:sink:webhook", "seen", str(now - 3600_000))
         logger.start()
@@ -152,7 +154,7 @@ class TrackersTest(unittest.TestCase):
         self.assertEqual([int(row[0]) for row in rows[1:]], sorted(publisher.values))
         self.assertEqual([float(row[1]) for row in rows[1:]], [publisher.values[step][0] for step in sorted(publisher.values)])
 
-    def test_what_the_receiver_refuses_is_set_aside_with_its_reason(self) -> None:
+    def test_results_that_the_receiver_rejects_are_set_aside(self) -> None:
         receiver = Receiver()
         self.addCleanup(receiver.close)
         receiver.take = lambda headers, body: 422 if "/10/" in headers["webhook-id"] else 200  # type: ignore[method-assign]
@@ -178,7 +180,7 @@ class TrackersTest(unittest.TestCase):
         publisher.close()
         all_taken(self.scene)
         logger.stop()
-        # The smallest accuracy, as was said; the smallest loss, by its name.
+        # The best is the smallest accuracy, as configured, and the smallest loss, by its name.
         best = [
             json.loads(
                 subprocess.run(
@@ -201,7 +203,7 @@ class TrackersTest(unittest.TestCase):
 
 
 class OpenTrackersTest(unittest.TestCase):
-    """What a training that has a tracker open submits with its checkpoints."""
+    """Tests which tracker runs a training submits with its checkpoints."""
 
     def found(self, given: Optional[Dict[str, Any]] = None, **modules: Any) -> Dict[str, str]:
         from evalq._trackers import open_trackers
@@ -215,7 +217,7 @@ class OpenTrackersTest(unittest.TestCase):
         self.assertEqual(self.found(), {})
         self.assertEqual(self.found(wandb=types.SimpleNamespace(run=None), mlflow=types.SimpleNamespace(active_run=lambda: None)), {})
 
-    def test_runs_that_are_open_go_along_and_what_was_given_goes_before(self) -> None:
+    def test_open_runs_are_added_to_given_trackers(self) -> None:
         run = types.SimpleNamespace(id="abc", project="mnist", entity="me", group=None)
         wandb = types.SimpleNamespace(run=run)
         active = types.SimpleNamespace(info=types.SimpleNamespace(run_id="0123"))
@@ -224,7 +226,7 @@ class OpenTrackersTest(unittest.TestCase):
         self.assertEqual(self.found(wandb=wandb, mlflow=mlflow), want)
         self.assertEqual(self.found({"wandb_run_id": "mine"}, wandb=wandb)["wandb_run_id"], "mine")
 
-    def test_trouble_of_a_tracker_stops_no_submit(self) -> None:
+    def test_an_error_in_a_tracker_prevents_no_submit(self) -> None:
         def broken() -> None:
             raise RuntimeError("no server")
 

@@ -1,5 +1,6 @@
-"""MLflow and a webhook over HTTPS, with a certificate authority of their own and basic authentication: what is wrong is said in one
-sentence, stalls that sink alone, and is taken up where it was once it is mended."""
+"""Tests MLflow and a webhook over HTTPS, with a certificate authority of the test and basic
+authentication. An error is reported in one sentence, stops only its own sink, and the sink
+continues when it is fixed."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ USER, PASSWORD, TOKEN = "evalq", "a password: with a colon", "a-token-0123456789
 
 
 class Server:
-    """HTTPS: /hook takes webhooks; below /api/2.0/mlflow/ lies as much of MLflow as the sink asks for, for who may."""
+    """An HTTPS server. /hook accepts webhooks, and /api/2.0/mlflow/ has the parts of MLflow that
+    the sink uses, for authorized callers."""
 
     def __init__(self, authority: Authority) -> None:
         self.hooks: Set[str] = set()
         self.points: List[Dict[str, Any]] = []
-        self.asked: List[str] = []  # The Authorization of each call.
+        self.asked: List[str] = []  # The Authorization header of each call.
         self.allowed = {"Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode(), "Bearer " + TOKEN}
         outer = self
 
@@ -49,10 +51,10 @@ class Server:
             daemon_threads = True
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # Who does not trust the certificate hangs up.
+                pass  # A client that does not trust the certificate closes the connection.
 
         self.server = Threads(("127.0.0.1", 0), Handler)
-        # The handshake belongs to the connection's thread.
+        # The thread of the connection does the handshake.
         self.server.socket = authority.context().wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"https://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
@@ -108,13 +110,16 @@ class TlsTest(unittest.TestCase):
         return Logger(self.scene, os.path.join(self.scene.directory, "results"), **environment)
 
     def stalls(self, kind: str, logger: Logger, *said: str) -> None:
-        """It waits with one sentence in `status`, which the others do not mind; neither password nor token is in it or in the log."""
+        """Asserts that the sink waits with one sentence in `status`, and that the other sinks
+        continue. Neither the sentence nor the log contains a password or a token."""
         self.publisher.publish(4)
 
         def error() -> str:
             return str(next((sink["error"] for sink in status(self.scene)["stats"]["sinks"] if sink["name"] == kind), ""))
 
-        def says() -> bool:  # In one look: what the logger before said is there until this one clears it.
+        # One check must see both, because the message of the last logger stays until this one
+        # clears it.
+        def says() -> bool:
             found = error()
             return found.startswith(f"sink '{kind}': ") and "\n" not in found and all(words in found for words in said)
 
@@ -131,15 +136,16 @@ class TlsTest(unittest.TestCase):
         logger.stop()
         self.assertEqual(status(self.scene)["stats"]["bad"], 0)
 
-    def test_webhook_is_given_only_to_whom_its_authority_vouches_for(self) -> None:
-        self.stalls("webhook", self.start("webhook", ""), "certificate")  # That of the system knows nothing of this one.
+    def test_webhook_is_sent_only_to_a_certified_receiver(self) -> None:
+        # The system's authorities do not include this one.
+        self.stalls("webhook", self.start("webhook", ""), "certificate")
         self.stalls("webhook", self.start("webhook", self.stranger.ca), "certificate")
         self.stalls("webhook", self.start("webhook", self.scene.directory + "/none.pem"), "none.pem")
         self.assertEqual(self.server.hooks, set())
         self.delivers(self.start("webhook", self.authority.ca))
-        self.assertEqual(len(self.server.hooks), 24)  # 12 results, 12 ends.
+        self.assertEqual(len(self.server.hooks), 24)  # There are 12 results and 12 ends.
 
-    def test_certificate_of_another_address_is_none(self) -> None:
+    def test_certificate_of_another_address_is_refused(self) -> None:
         self.authority.certificate, self.authority.key = self.authority.server("127.0.0.2")
         other = Server(self.authority)
         self.addCleanup(other.close)
@@ -154,15 +160,15 @@ class TlsTest(unittest.TestCase):
         self.stalls("mlflow", self.start("mlflow", self.authority.ca, f", username: nobody, password_file: {self.secret(PASSWORD)}"), "401")
         self.assertEqual(self.server.points, [])
         self.delivers(self.start("mlflow", self.authority.ca, f", username: {USER}, password_file: {self.secret(PASSWORD)}"))
-        self.assertEqual(len(self.server.points), 24)  # Two metrics each.
+        self.assertEqual(len(self.server.points), 24)  # Each result has two metrics.
 
-    def test_mlflow_takes_the_variables_of_its_own_client(self) -> None:
+    def test_mlflow_reads_the_variables_of_its_own_client(self) -> None:
         basic = {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD}
         self.publisher.publish(4)
         self.delivers(self.start("mlflow", "", MLFLOW_TRACKING_SERVER_CERT_PATH=self.authority.ca, MLFLOW_TRACKING_TOKEN="", **basic))
         self.assertTrue(self.server.asked[-1].startswith("Basic "))
         self.publisher.publish(4)
-        # As its client has it: user and password go before a token.
+        # As in MLflow's own client, user and password take precedence over a token.
         self.delivers(self.start("mlflow", "", MLFLOW_TRACKING_TOKEN="wrong-secret"))
         self.assertEqual({asked.split()[0] for asked in self.server.asked}, {"Basic"})
         self.publisher.publish(4)

@@ -1,4 +1,4 @@
-"""What a training is owed, as the adapters of all frameworks see it, from a client that gives what it is told to."""
+"""Tests TrainingRun with a client that returns what the test prescribes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WatchTest(unittest.TestCase):
         watch.open()
         return watch
 
-    def test_a_variant_that_the_queue_names_otherwise_is_what_was_due(self) -> None:
+    def test_a_variant_with_a_mapped_name_matches_what_was_due(self) -> None:
         for given, queued in (("ema 0.999", "ema-0.999-8a8ddb21"), ("ema", "ema"), ("", "regular")):
             with self.subTest(variant=given):
                 watch = self.watch(given)
@@ -44,7 +44,7 @@ class WatchTest(unittest.TestCase):
                 self.assertEqual([found.metrics for found in watch.look(now=True)], [{"loss": 0.5}])
                 self.assertEqual(watch.pending(), [])
 
-    def test_an_earlier_trainings_number_is_not_taken_while_that_of_the_new_weights_comes(self) -> None:
+    def test_an_earlier_trainings_metric_is_not_used_for_new_weights(self) -> None:
         watch = self.watch("regular")
         watch.submit("/nowhere/step-5.pt", 5, None)
         old = [replace(result, finished_ms=1) for result in evaluation(5, "regular", 0.5)]
@@ -53,7 +53,7 @@ class WatchTest(unittest.TestCase):
         watch._client.ended_since = lambda moment: bool(self.came.extend(new) or True)  # type: ignore[method-assign]
         self.assertEqual([found.metrics for found in watch.look(now=True)], [{"loss": 0.25}])
 
-    def test_the_wait_at_the_end_is_said_as_a_limit_with_one_evaluation_in_the_singular(self) -> None:
+    def test_the_last_wait_logs_its_limit_in_correct_grammar(self) -> None:
         watch = self.watch("regular")
         watch.submit("/nowhere/step-5.pt", 5, None)
         watch._client.ended = lambda seconds: False  # type: ignore[method-assign]

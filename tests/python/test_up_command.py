@@ -1,4 +1,5 @@
-"""`evalq up -- COMMAND`: nothing that befalls evalq ends the training, and a stop gives it the time it needs."""
+"""Tests `evalq up -- COMMAND`: no failure of evalq ends the training, and a stop gives it the time
+that it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from typing import Any, Callable, List, Sequence
 from scene import BIN, DATA, DEADLINE, until
 from terminal import Terminal
 
-# Until it is told to go, also after a signal; then it saves.
+# It runs until it is told to end, also after a signal, and then it saves.
 TRAINING = """
 import os, signal, sys, time
 def told(number, frame):
@@ -80,7 +81,7 @@ class UpCommandTest(unittest.TestCase):
     def start(
         self, *command: str, before: Callable[[], Any] = lambda: None, options: Sequence[str] = ()
     ) -> "subprocess.Popen[bytes]":
-        """Its output goes to the file `said`."""
+        """Starts it with its output in the file `said`."""
         with open(os.path.join(self.directory, "said"), "wb") as said:
             process = subprocess.Popen(
                 [os.path.join(BIN, "evalq"), "up", "--workers", "1", *options, "--", *command],
@@ -134,7 +135,7 @@ class UpCommandTest(unittest.TestCase):
         self.assertEqual(process.wait(DEADLINE), 130, self.said())
         self.assertFalse(self.has("saved"))
 
-    def test_what_the_command_prints_at_its_end_is_taken_on_a_terminal_too(self) -> None:
+    def test_the_last_output_of_the_command_is_kept_on_a_terminal(self) -> None:
         words = ("up", "--workers", "1", "--", sys.executable, "-c", TRAINING)
         terminal = Terminal(self.environment, *words, cwd=self.directory)
         self.addCleanup(terminal.close)
@@ -180,13 +181,13 @@ class UpCommandTest(unittest.TestCase):
         [worker] = until(lambda: self.workers(process), "a worker")
         self.write("evalq.yaml", CONFIG + "nonsense: 1\n")
         os.kill(worker, signal.SIGKILL)
-        # The worst of them are the first; from the fourth on it is started again anyhow.
+        # The first three are the worst. From the fourth on, it is started again anyway.
         until(lambda: self.said().count("worker-1 exited with status 8") == 2 or process.poll() is not None, "it was started again")
         self.write("go", "")
         self.assertEqual(process.wait(DEADLINE), 0, self.said())
         self.assertTrue(self.has("saved"))
 
-    def test_jobs_that_no_worker_is_left_for_are_not_waited_for(self) -> None:
+    def test_jobs_without_any_worker_are_not_awaited(self) -> None:
         shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
         submit = f"{BIN}/evalq submit a.safetensors --run r --step 1 --suite other && echo it trains; while ! [ -e go ]; do sleep 0.01; done"
         process = self.start("/bin/sh", "-c", submit)
@@ -200,7 +201,7 @@ class UpCommandTest(unittest.TestCase):
         self.assertIn("1 job is still open, and no worker is left for it; the next `evalq up` goes on: worker-1 exited with status 8: ", self.said())
         self.assertIn('unknown key "nonsense"', self.said().splitlines()[-1])
 
-    def test_a_taken_port_of_the_gateway_is_said_with_what_to_do(self) -> None:
+    def test_a_used_gateway_port_is_reported_with_advice(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.write("evalq.yaml", CONFIG + f"gateway: {{listen: '127.0.0.1:{taken.getsockname()[1]}'}}\n")
             process = self.start("/bin/echo", "it ran")
@@ -208,7 +209,7 @@ class UpCommandTest(unittest.TestCase):
         self.assertIn("Address already in use; stop the program that listens there, or choose another port", self.said())
         self.assertNotIn("it ran", self.said())
 
-    def test_a_missing_gateway_is_said_with_what_to_do(self) -> None:
+    def test_a_missing_gateway_is_reported_with_advice(self) -> None:
         self.write("evalq.yaml", CONFIG + "gateway: {listen: '127.0.0.1:0'}\n")
         programs = os.path.join(self.directory, "bin")
         os.mkdir(programs)
@@ -246,7 +247,8 @@ class UpCommandTest(unittest.TestCase):
         self.assertEqual(process.wait(DEADLINE), 0, self.said())
         self.assertLess(self.said().index("the evaluators are ready after"), self.said().index("it ran"))
         with open(os.path.join(self.directory, "started"), encoding="ascii") as file:
-            self.assertEqual(file.read(), "once\n")  # The job had the one that was started before.
+            # The job had the evaluator that was started before.
+            self.assertEqual(file.read(), "once\n")
 
     def test_the_command_need_not_wait_for_evaluators(self) -> None:
         self.write("evalq.yaml", PERSISTENT)
@@ -256,7 +258,7 @@ class UpCommandTest(unittest.TestCase):
         self.assertIn("it ran", self.said())
         self.assertNotIn("evaluators are ready", self.said())
 
-    def test_an_evaluator_that_does_not_start_is_said_before_the_command(self) -> None:
+    def test_a_failed_evaluator_start_is_reported_before_the_command(self) -> None:
         self.write("evalq.yaml", PERSISTENT)
         self.write("warm.py", "import sys\nprint('no \\x1b[31mGPU', file=sys.stderr)\nraise SystemExit(3)")
         process = self.start("/bin/echo", "it ran")
@@ -264,16 +266,19 @@ class UpCommandTest(unittest.TestCase):
         self.assertIn("evalq: warning: evaluator 'script' died: exit status 3: no \\x1b[31mGPU; the first job tries again", self.said())
         self.assertIn("it ran", self.said())
 
-    def test_a_failed_job_is_said_with_its_whole_cause(self) -> None:
+    def test_a_failed_job_is_reported_with_its_whole_cause(self) -> None:
         shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
         cause = "ValueError: the data set 'heldout' has 0 samples after the filter of its language; "
         self.write("evaluate.sh", f"printf '%s\\033[2J the end\\n' \"{cause}\" >&2; exit 65\n")
         self.write("evalq.yaml", CONFIG.replace("[/bin/true]", f"[/bin/sh, {self.directory}/evaluate.sh]") + "worker: {scratch: ./scratch}\n")
         process = self.start(os.path.join(BIN, "evalq"), "submit", "a.safetensors", "--run", "r", "--step", "1", "--suite", "quick", "--wait")
-        self.assertEqual(process.wait(DEADLINE), 1, self.said())  # That of the command.
+        # This is the exit code of the command.
+        self.assertEqual(process.wait(DEADLINE), 1, self.said())
         whole = cause + r"\x1b[2J the end (evaluator 'script' failed for good, exit status 65)"
-        self.assertRegex(self.said(), r"(?m)^ +1 dead: " + re.escape(whole) + "$")  # The line of `evalq up`.
-        self.assertIn(f"evalq: r/1/regular/quick ended as dead: {whole}\n", self.said())  # The line of `evalq submit`.
+        # `evalq up` prints this line.
+        self.assertRegex(self.said(), r"(?m)^ +1 dead: " + re.escape(whole) + "$")
+        # `evalq submit` prints this line.
+        self.assertIn(f"evalq: r/1/regular/quick ended as dead: {whole}\n", self.said())
         self.assertNotIn("\x1b", self.said())
 
     def test_a_command_may_have_many_words(self) -> None:

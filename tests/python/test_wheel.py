@@ -1,7 +1,6 @@
-"""The wheel: made without a network, installed into an empty environment, used without a compiler or a library path.
-
-With EVALQ_TEST_WHEEL=full it is compiled from the source tree, as users do; else what this build made is packed.
-"""
+"""Tests the wheel: it is built without a network, installed into an empty environment, and used
+without a compiler or a library path. With EVALQ_TEST_WHEEL=full it is compiled from the source
+tree, as users do; otherwise it packs this build."""
 
 from __future__ import annotations
 
@@ -126,7 +125,8 @@ class WheelTest(unittest.TestCase):
         backend = os.path.join(SOURCE, "producer", "python", "build_backend")
         code = "import evalq_build, sys; print(evalq_build.prepare_metadata_for_build_wheel(sys.argv[1]))"
         with tempfile.TemporaryDirectory(prefix="evalq-metadata-") as directory:
-            done = run([self.python, "-c", code, directory], PYTHONPATH=backend, PATH="/nowhere")  # No CMake.
+            # CMake must not be called.
+            done = run([self.python, "-c", code, directory], PYTHONPATH=backend, PATH="/nowhere")
             self.assertEqual(done.returncode, 0, done.stderr)
             info = done.stdout.strip()
             with zipfile.ZipFile(self.wheel) as wheel:
@@ -191,7 +191,7 @@ class WheelTest(unittest.TestCase):
         for cuda, cublas in (("12", "nvidia-cublas-cu12"), ("13", "nvidia-cublas>=13,<14")):
             with tempfile.TemporaryDirectory(prefix="evalq-cuda-") as directory:
                 os.makedirs(os.path.join(directory, "lib"))
-                # The contents do not matter here: any library of ours will do.
+                # The contents do not matter here; any library of this build will do.
                 shutil.copyfile(os.path.join(BUILD, "lib", "libevalq.so.1"), os.path.join(directory, "lib", "libevalq_cuda.so"))
                 settings = {"cuda": cuda, "build-directory": directory}
                 code = f"import evalq_build; print(evalq_build.build_wheel({directory!r}, {settings!r}))"

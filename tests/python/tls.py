@@ -1,4 +1,5 @@
-"""A certificate authority of a test's own, and servers that it vouches for; made by openssl, which deploy/bootstrap.sh installs."""
+"""Creates a certificate authority and server certificates for a test, with openssl, which
+deploy/bootstrap.sh installs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import unittest
 
 
 class Authority:
-    """ca: the file that says whom to trust."""
+    """A certificate authority. ca is the path of its certificate."""
 
     def __init__(self, directory: str) -> None:
         if shutil.which("openssl") is None:
@@ -22,7 +23,7 @@ class Authority:
         self.certificate, self.key = self.server("127.0.0.1")
 
     def server(self, address: str) -> "tuple[str, str]":
-        """Certificate and key of a server at this address."""
+        """Returns the paths of certificate and key for a server at this address."""
         names = os.path.join(self.directory, "names")
         with open(names, "w", encoding="utf-8") as file:
             file.write(f"subjectAltName=IP:{address}\n")
