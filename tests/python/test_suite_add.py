@@ -88,11 +88,13 @@ class SuiteAddTest(unittest.TestCase):
         self.assertIn(f"has a suite '{suite}'; --name gives another name", self.add("lm-eval:gsm8k", "--name", suite, code=2).stderr)
 
     def test_a_new_file(self) -> None:
-        said = self.add("lm-eval:gsm8k,ifeval", "--server", "vllm", "--name", "math", "--python", "/opt/vllm/bin/python").stderr
+        python = self.path("bin/python3")
+        words = ("--server", "vllm", "--name", "math", "--python", "/opt/vllm/bin/python", "--harness-python", python)
+        said = self.add("lm-eval:gsm8k,ifeval", *words).stderr
         self.assertIn("added the suite 'math' to 'evalq.yaml'", said)
         text = self.read()
         self.assertIn('  math:\n    evaluator: vllm\n    harness: {kind: lm-eval, tasks: ["gsm8k", "ifeval"]}\n', text)
-        self.assertIn('    server: vllm\n    python: "/opt/vllm/bin/python"\n', text)
+        self.assertIn(f'    server: vllm\n    python: "/opt/vllm/bin/python"\n    harness_python: "{python}"\n', text)
         self.assertIn("roots: {project: .}", text)
         self.check_file("math")
 

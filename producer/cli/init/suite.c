@@ -317,7 +317,7 @@ static enum evq_status suite_run(struct evq_cli *cli, struct evq_error *err)
 
 static const struct evq_option options[] = {
     {"server", 0, EVQ_OPTION_CHOICE, "vllm|sglang",
-     "the server; default: the first model server of the file, else vllm", 0, 0},
+     "the server; default: the first model server in the file, or vllm", 0, 0},
     {"name", 0, EVQ_OPTION_TEXT, "SUITE", "the name of the suite; default: the first task", 0, 0},
     {"python", 0, EVQ_OPTION_TEXT, "PYTHON", "for a new evaluator: the interpreter of the server",
      0, 0},
@@ -331,12 +331,12 @@ const struct evq_verb evq_verb_suite = {
     .arguments = "add HARNESS:TASK[,TASK...] [--server SERVER]",
     .summary = "Add a suite of generative tasks to evalq.yaml",
     .description =
-        "Adds a suite that runs these tasks of a harness (lm-eval, lmms-eval, inspect, lighteval) "
-        "against a model server, and the evaluator for the server if evalq.yaml has none. All "
-        "other lines of the file stay as they are. If there is no evalq.yaml, it is written. If "
-        "the lines cannot be added, they are printed.\n\n"
-        "The installed harness is asked for its tasks. If it has no such task, the nearest name is "
-        "told and the exit code is 3.\n\n"
+        "Adds a suite to evalq.yaml that runs these tasks of a harness (lm-eval, lmms-eval, "
+        "inspect or lighteval) on a model server. Also adds the evaluator for the server if there "
+        "is none. All other lines of the file stay as they are. If there is no evalq.yaml, this "
+        "verb writes one. If it cannot add the lines to the file, it prints them.\n\n"
+        "Exit code 3: the installed harness has no such task. The message names the nearest "
+        "one.\n\n"
         "Example: `evalq suite add lm-eval:gsm8k --server vllm`",
     .words = "add",
     .options = options,
