@@ -1,7 +1,7 @@
 /*
- * evalq.yaml: redis roots suites evaluators worker logger gateway. Parsed once and read-only
- * afterwards; everything is in the config's arena. docs/configuration.md lists every key with type,
- * unit and default.
+ * evalq.yaml: redis roots suites evaluators worker logger gateway samples. Parsed once and
+ * read-only afterwards; everything is in the config's arena. docs/configuration.md lists every key
+ * with type, unit and default.
  */
 #ifndef EVQ_SHARED_CONFIG_H
 #define EVQ_SHARED_CONFIG_H
@@ -16,6 +16,7 @@
 #define EVQ_CONFIG_SINKS_MAX       64
 #define EVQ_CONFIG_ROOT_SHM        "shm"
 #define EVQ_CONFIG_RESULTS_DEFAULT "./evalq-results" // logger.directory.
+#define EVQ_CONFIG_SAMPLES_DEFAULT "./evalq-samples" // samples.directory.
 
 struct evq_root {
     const char *name;
@@ -47,6 +48,8 @@ struct evq_suite {
     int64_t every;         // Default 1.
     const struct evq_task_config *tasks;
     size_t task_count;
+    bool samples;           // Keeps what each item of a task got.
+    int64_t samples_limit;  // Only the first items of each task; 0: all.
     const char *harness;    // "", or on a model server: what runs there, as JSON.
     const char *base;       // "", or on a model server: the directory from which a conversion takes
                             // configuration, tokenizer and names that the checkpoint lacks.
@@ -138,6 +141,9 @@ struct evq_config {
         size_t sink_count;
         const char *directory; // Default EVQ_CONFIG_RESULTS_DEFAULT.
     } logger;
+    struct {
+        const char *directory; // Default EVQ_CONFIG_SAMPLES_DEFAULT.
+    } samples;
     struct {
         bool given;               // The file has the section: `evalq up` starts the gateway.
         const char *listen;       // Default "127.0.0.1:8000".

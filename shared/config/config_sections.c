@@ -1,4 +1,4 @@
-/* Reads the sections roots, worker, logger and gateway, and the file as a whole. */
+/* Reads the sections roots, worker, logger, gateway and samples, and the file as a whole. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -286,6 +286,15 @@ static enum evq_status read_logger(const struct evq_config_reader *reader,
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
+static enum evq_status read_samples(const struct evq_config_reader *reader,
+                                    const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        EVQ_KEY_PLAIN("directory", EVQ_KEY_PATH, struct evq_config, samples.directory),
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
 /* Settings of the endpoints of LMMS-Eval's server. */
 static enum evq_status read_lmms(const struct evq_config_reader *reader,
                                  const struct evq_node *node, const char *where, void *base)
@@ -330,7 +339,15 @@ enum evq_status evq_read_file(const struct evq_config_reader *reader, const stru
         EVQ_KEY_BY("worker", read_worker),
         EVQ_KEY_BY("logger", read_logger),
         EVQ_KEY_BY("gateway", read_gateway),
+        EVQ_KEY_BY("samples", read_samples),
     };
+    struct evq_config *config = reader->config;
+
+    // The default is also relative to the file, so that workers and readers find the same place.
+    config->samples.directory = evq_read_path(reader, config->samples.directory);
+    if (config->samples.directory == NULL) {
+        return evq_read_nomem(reader);
+    }
     if (root->kind == EVQ_NODE_NULL) {
         return EVQ_OK;
     }

@@ -43,6 +43,22 @@ static enum evq_status read_limits(const struct evq_config_reader *reader,
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
+/* true, false, or a map with a limit. base is the struct evq_suite. */
+static enum evq_status read_samples(const struct evq_config_reader *reader,
+                                    const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        EVQ_KEY_RANGE("limit", EVQ_KEY_INT64, struct evq_suite, samples_limit, 1, INT32_MAX),
+    };
+    struct evq_suite *suite = base;
+
+    if (node->kind == EVQ_NODE_SCALAR) {
+        return evq_read_bool(reader, node, where, &suite->samples);
+    }
+    suite->samples = true;
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], suite);
+}
+
 /* Whether a flattened key is `word` or an entry of a list of that name: "inputs", "inputs.3". */
 static bool key_is(const char *key, const char *word)
 {
@@ -325,6 +341,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
         EVQ_KEY_PLAIN("tokenizer", EVQ_KEY_PATH, struct evq_suite, tokenizer),
         EVQ_KEY_BY("needs", read_needs),
         EVQ_KEY_BY("limits", read_limits),
+        EVQ_KEY_BY("samples", read_samples),
         EVQ_KEY_RANGE("shards", EVQ_KEY_INT32, struct evq_suite, shards, 1, 1024),
         EVQ_KEY_RANGE("every", EVQ_KEY_INT64, struct evq_suite, every, 1, EVQ_JOB_STEP_MAX),
         {.name = "tasks", .type = EVQ_KEY_ANY}, // Read after the evaluator is known.
@@ -363,6 +380,12 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
     }
     if (status == EVQ_OK) {
         status = read_content(reader, node, where, suite);
+    }
+    if (status == EVQ_OK && suite->samples && suite->shards > 1) {
+        status = evq_read_fail(reader, entry_of(node, "samples"),
+                               "%s has samples and shards: %u, and samples of shards cannot be "
+                               "joined: remove one of the two",
+                               where, suite->shards);
     }
     return status == EVQ_OK ? evq_suite_digest(reader, suite) : status;
 }

@@ -239,6 +239,8 @@ static const struct evq_schema_field result_fields[] = {
     TEXT(evq_result, weights_digest),
     TEXT(evq_result, suite_digest),
     TEXT(evq_result, data_digest),
+    TEXT(evq_result, samples_digest),
+    INT64(evq_result, samples_bytes, 0, INT64_MAX),
     TEXT(evq_result, backend),
     TEXT(evq_result, device),
     TEXT(evq_result, compute),

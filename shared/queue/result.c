@@ -22,6 +22,7 @@ static const struct evq_result defaults = {
     .weights_digest = "",
     .suite_digest = "",
     .data_digest = "",
+    .samples_digest = "",
     .backend = "",
     .device = "",
     .compute = "",
@@ -292,6 +293,10 @@ static void json_provenance(const struct evq_result *result, struct evq_buffer *
     json_text(out, ",\"weights_digest\":", result->weights_digest);
     json_text(out, ",\"suite_digest\":", result->suite_digest);
     json_text(out, ",\"data_digest\":", result->data_digest);
+    if (result->samples_digest[0] != '\0') {
+        json_text(out, ",\"samples_digest\":", result->samples_digest);
+        json_integer(out, ",\"samples_bytes\":", result->samples_bytes);
+    }
     json_text(out, ",\"backend\":", result->backend);
     json_text(out, ",\"device\":", result->device);
     if (result->compute[0] != '\0') {

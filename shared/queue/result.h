@@ -61,7 +61,9 @@ struct evq_result {
     const char *weights_digest; // "" or 32 hex digits.
     const char *suite_digest;
     const char *data_digest;
-    const char *backend; // "cpu", "cuda", "command", "persistent".
+    const char *samples_digest; // "" or 32 hex digits: of the samples file of this task.
+    int64_t samples_bytes;      // Its size; 0: there is none.
+    const char *backend;        // "cpu", "cuda", "command", "persistent".
     const char *device;
     const char
         *compute;     // Of the native evaluator: "fp32", "bf16"; "mixed": shards differed. Else "".

@@ -18,7 +18,7 @@ if [ -z "${EVALQ_TEST_BUILD:-}" ]; then
     sh deploy/bootstrap.sh peers
     cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF
     cmake --build "$build" --target evalq evalq_cli evalq-worker evalq-logger evalq-gateway \
-        encode_text item_tokens dump_tensors lm_scores publish_results
+        encode_text item_tokens dump_tensors lm_scores publish_results statistics_cases
 fi
 
 # install WHAT ARGUMENT...: what cannot be installed stops none of the tests but those that need it.
@@ -39,6 +39,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
     if [ -z "$kind" ]; then
         install "a tracker" mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0
         install lm_eval lm_eval==0.4.13
+        install "what the statistics are compared with" scipy==1.17.1 statsmodels==0.15.0
         install schemathesis schemathesis==4.32.5
         install "writers of other formats" orbax-checkpoint==0.12.8 jax==0.10.2 flax==0.12.8 keras==3.15.1 gguf==0.19.0 h5py==3.16.0
         # With what the tests use of it: its full list is of every model and task.

@@ -203,6 +203,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .config = child->config,
         .suite = work->suite,
         .job = work->job,
+        .id = work->id,
         .root_fd = work->root_fd,
         .root_path = work->root_path,
         .path = evq_child_job_path(work),

@@ -9,6 +9,7 @@
 #include "worker/evaluators/job_json.h"
 #include "worker/evaluators/program_run.h"
 #include "worker/evaluators/result_files.h"
+#include "worker/evaluators/sample_files.h"
 
 #define PATH_BYTES 8192
 
@@ -35,7 +36,9 @@ static enum evq_status paths_make(const struct evq_evaluator *evaluator,
     return evq_job_json_write(request, paths->result, paths->job, err);
 }
 
-static enum evq_status results_report(const struct evq_command_place *place,
+static enum evq_status results_report(const struct evq_evaluator *evaluator,
+                                      const struct evq_command_place *place,
+                                      const struct evq_eval_request *request,
                                       struct evq_results *results, int64_t compute_us,
                                       const struct evq_eval_report *report, struct evq_error *err)
 {
@@ -45,6 +48,7 @@ static enum evq_status results_report(const struct evq_command_place *place,
         result->device = place->devices[0] != '\0' ? place->devices : "cpu";
         result->timing.compute_us = compute_us / (int64_t)results->count;
         result->timing.samples = result->n > 0 ? result->n : 0;
+        evq_sample_files_keep(request, evaluator->results, result);
         const enum evq_status status = report->task(report->context, result, err);
         if (status != EVQ_OK) {
             return status;
@@ -89,7 +93,8 @@ enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
                              evaluator->name);
     }
     if (status == EVQ_OK) {
-        status = results_report(place, &results, evq_clock_mono_us() - began_us, report, err);
+        status = results_report(evaluator, place, request, &results, evq_clock_mono_us() - began_us,
+                                report, err);
     }
     evq_results_free(&results);
     return status;

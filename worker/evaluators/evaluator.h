@@ -15,6 +15,7 @@ struct evq_eval_request {
     const struct evq_config *config;
     const struct evq_suite *suite;
     const struct evq_job *job; // NULL for `evalq-worker eval`.
+    const char *id;            // The job's id with its generation; NULL: there is no job.
     const char *variant;       // Which weights, if job is NULL; NULL: regular.
     int root_fd;               // The directory that contains the checkpoint.
     const char *root_path;     // Its absolute path, for commands and messages.

@@ -16,16 +16,19 @@
 #define ENTRIES_MAX 100000
 
 struct newest {
+    bool (*wanted)(const char *name, const void *context);
+    const void *context;
     int dir_fd; // Directory of the newest file; -1: none found yet.
-    char name[256];
+    char name[EVQ_HARNESS_NAME_BYTES];
     struct timespec time;
     size_t entries;
 };
 
-static bool name_is_results(const char *name)
+static bool name_is_results(const char *name, const void *unused)
 {
     const size_t bytes = strlen(name);
 
+    (void)unused;
     return bytes < 256 && bytes >= strlen("results.json") &&
            ((strncmp(name, "results", 7) == 0 && strcmp(name + bytes - 5, ".json") == 0) ||
             (bytes > strlen("_results.json") && strcmp(name + bytes - 13, "_results.json") == 0));
@@ -68,7 +71,8 @@ static void directory_walk(struct newest *newest, int dir_fd, int depth)
             fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
             continue;
         }
-        if (S_ISREG(info.st_mode) && name_is_results(entry->d_name)) {
+        if (S_ISREG(info.st_mode) && strlen(entry->d_name) < sizeof(newest->name) &&
+            newest->wanted(entry->d_name, newest->context)) {
             newest_offer(newest, dirfd(dir), entry->d_name, &info);
         } else if (S_ISDIR(info.st_mode) && depth < DEPTH_MAX) {
             const int fd =
@@ -112,13 +116,12 @@ static json_t *task_clean(const json_t *json, const char *task, json_t *metrics)
     return clean;
 }
 
-enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, json_t **ret_tasks,
-                                         struct evq_error *err)
+enum evq_status evq_harness_file_find(const char *path,
+                                      bool (*wanted)(const char *name, const void *context),
+                                      const void *context, int *ret_dir_fd,
+                                      char ret_name[EVQ_HARNESS_NAME_BYTES], struct evq_error *err)
 {
-    struct newest newest = {.dir_fd = -1};
-    json_t *json = NULL;
-    const char *task;
-    json_t *metrics;
+    struct newest newest = {.wanted = wanted, .context = context, .dir_fd = -1};
 
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
@@ -127,18 +130,35 @@ enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, jso
     }
     directory_walk(&newest, fd, 0);
     if (newest.dir_fd < 0) {
-        return evq_error_set(err, EVQ_E_NOT_FOUND,
-                             "no results*.json or *_results.json beneath '%s'", path);
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "no such file beneath '%s'", path);
     }
-    enum evq_status status = evq_json_file(newest.dir_fd, newest.name, bytes_max, &json, err);
-    (void)close(newest.dir_fd);
+    *ret_dir_fd = newest.dir_fd;
+    memcpy(ret_name, newest.name, sizeof(newest.name));
+    return EVQ_OK;
+}
+
+enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, json_t **ret_tasks,
+                                         struct evq_error *err)
+{
+    char name[EVQ_HARNESS_NAME_BYTES];
+    int dir_fd = -1;
+    json_t *json = NULL;
+    const char *task;
+    json_t *metrics;
+
+    enum evq_status status = evq_harness_file_find(path, name_is_results, NULL, &dir_fd, name, err);
+    if (status == EVQ_E_NOT_FOUND) {
+        return evq_error_set(err, status, "no results*.json or *_results.json beneath '%s'", path);
+    }
+    status = status == EVQ_OK ? evq_json_file(dir_fd, name, bytes_max, &json, err) : status;
+    evq_file_close(&dir_fd);
     if (status != EVQ_OK) {
         return status;
     }
     json_t *results = json_object_get(json, "results");
     json_t *tasks = json_object();
     if (!json_is_object(results) || tasks == NULL) {
-        status = evq_error_set(err, EVQ_E_INVALID, "'%s' has no object \"results\"", newest.name);
+        status = evq_error_set(err, EVQ_E_INVALID, "'%s' has no object \"results\"", name);
         json_decref(tasks);
         goto out;
     }

@@ -6,9 +6,20 @@
 #define EVQ_WORKER_EVALUATORS_HARNESS_RESULTS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "shared/base/error.h"
+
+#define EVQ_HARNESS_NAME_BYTES 256
+
+/* Finds the newest regular file beneath path whose name is wanted. Links are not followed. The
+ * caller closes *ret_dir_fd, its directory. EVQ_E_NOT_FOUND. */
+enum evq_status evq_harness_file_find(const char *path,
+                                      bool (*wanted)(const char *name, const void *context),
+                                      const void *context, int *ret_dir_fd,
+                                      char ret_name[EVQ_HARNESS_NAME_BYTES],
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Reads the newest results file beneath path as {TASK: {METRIC: number, ..., "n": samples}},

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "worker/evaluators/sample_store.h"
 
 void evq_job_json_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes)
 {
@@ -109,6 +110,8 @@ void evq_job_json_text(const struct evq_eval_request *request, uint64_t turn, co
     } else {
         evq_buffer_text(out, ", \"shard\": null");
     }
+    evq_buffer_printf(out, ", \"samples\": %s",
+                      evq_sample_store_wanted(request) ? "true" : "false");
     evq_buffer_printf(out, ", \"attempt\": %d", request->attempt);
     text_field(out, "scratch", request->scratch);
     if (result[0] != '\0') {

@@ -19,6 +19,7 @@
 #include "worker/evaluators/program_log.h"
 #include "worker/evaluators/program_run.h"
 #include "worker/evaluators/result_files.h"
+#include "worker/evaluators/task_lines.h"
 
 #define TICK_MS         100
 #define CANCEL_GRACE_MS 5000
@@ -37,11 +38,20 @@ struct evq_persistent {
     int64_t began_us;  // When the program took the present job, or ended its last task.
     bool *tasks_given; // Which tasks of the suite the present job has reported.
     size_t task_room;  // Allocated entries of tasks_given.
-    struct evq_error refusal; // Why a task's result was refused; EVQ_OK: none was.
+    struct evq_sample_store *samples; // Samples of the next task; NULL: none yet.
+    struct evq_error refusal;         // Why a task's result was refused; EVQ_OK: none was.
 };
 
 /* What the next line of the program means for the job. */
-enum said { SAID_NOTHING, SAID_READY, SAID_PROGRESS, SAID_TASK, SAID_DONE, SAID_ERROR };
+enum said {
+    SAID_NOTHING,
+    SAID_READY,
+    SAID_PROGRESS,
+    SAID_SAMPLES,
+    SAID_TASK,
+    SAID_DONE,
+    SAID_ERROR
+};
 
 enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const char *devices,
                                    const char *scratch, struct evq_persistent **ret_persistent,
@@ -96,6 +106,7 @@ void evq_persistent_free(struct evq_persistent *persistent)
     persistent_kill(persistent, EXIT_GRACE_MS);
     evq_program_log_close(&persistent->errors);
     evq_line_pipe_free(&persistent->lines);
+    evq_sample_store_free(persistent->samples);
     free(persistent->tasks_given);
     free(persistent);
 }
@@ -206,21 +217,14 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
                                  const struct evq_eval_report *report, struct evq_error *err)
 {
     struct evq_result *result = NULL;
-    const char *task = json_string_value(json_object_get(line, "task"));
     const json_t *metrics = json_object_get(line, "metrics");
     size_t number = 0;
 
-    while (number < request->suite->task_count &&
-           (task == NULL || strcmp(request->suite->tasks[number].name, task) != 0)) {
-        number++;
+    enum evq_status status = evq_task_lines_find(line, request, &number, err);
+    if (status != EVQ_OK) {
+        return status;
     }
-    if (number == request->suite->task_count) {
-        char shown[64];
-        task = task != NULL ? task : "";
-        return evq_error_set(
-            err, EVQ_E_CORRUPT, "a task message has the \"task\" '%s', expected one of suite '%s'",
-            evq_error_escape(task, strlen(task), shown, sizeof(shown)), request->suite->name);
-    }
+    const char *task = request->suite->tasks[number].name;
     if (!json_is_object(metrics)) {
         return evq_error_set(err, EVQ_E_CORRUPT,
                              "the message of task '%s' has no \"metrics\", expected an object",
@@ -229,7 +233,7 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     if (persistent->tasks_given[number]) {
         return evq_error_set(err, EVQ_E_CORRUPT, "task '%s' was given twice", task);
     }
-    enum evq_status status = evq_results_task(task, metrics, "task message", &result, err);
+    status = evq_results_task(task, metrics, "task message", &result, err);
     if (status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
         // The program keeps to the protocol and would report the same again, so this is neither a
         // crash nor worth a retry.
@@ -252,6 +256,10 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     const char *note = json_string_value(json_object_get(line, "note"));
     result->note = note != NULL ? note : "";
     persistent->tasks_given[number] = true;
+    if (strcmp(evq_sample_store_task(persistent->samples), task) == 0) {
+        evq_sample_store_finish(persistent->samples, result);
+        persistent->samples = NULL;
+    }
     status = report->task(report->context, result, &persistent->refusal);
     if (status != EVQ_OK) {
         persistent->refusal.status = status;
@@ -287,6 +295,9 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
         *ret_said = SAID_PROGRESS;
         status = report->progress(report->context, json_count(line, "done"),
                                   json_count(line, "total"), words != NULL ? words : "");
+    } else if (strcmp(type, "samples") == 0) {
+        *ret_said = SAID_SAMPLES;
+        status = evq_task_lines_samples(line, request, &persistent->samples, err);
     } else if (strcmp(type, "task") == 0) {
         *ret_said = SAID_TASK;
         status = task_take(persistent, line, request, report, err);
@@ -305,7 +316,7 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
         char shown[64];
         status = evq_error_set(err, EVQ_E_CORRUPT,
                                "a line on standard output has the \"type\" '%s', expected ready, "
-                               "progress, task, done or error",
+                               "progress, samples, task, done or error",
                                evq_error_escape(type, strlen(type), shown, sizeof(shown)));
     }
     json_decref(line);
@@ -488,6 +499,8 @@ static enum evq_status tasks_begin(struct evq_persistent *persistent,
 {
     const size_t count = request->suite->task_count;
 
+    evq_sample_store_free(persistent->samples); // Of a job that ended before its task did.
+    persistent->samples = NULL;
     if (count > persistent->task_room) {
         bool *grown = realloc(persistent->tasks_given, count * sizeof(*grown));
         if (grown == NULL) {

@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "worker/tasks/task.h"
 #include "worker/tasks/task_options.h"
@@ -92,8 +93,29 @@ static enum evq_status classification_metrics(const struct evq_task_config *conf
     return EVQ_OK;
 }
 
-static const struct evq_task_samples classification_samples = {
-    .answers = EVQ_ANSWER_LABELS, .check = classification_check, .add = classification_add};
+static void classification_keep(const struct evq_task_config *config,
+                                const struct evq_row_result *row, int32_t label, int32_t columns,
+                                struct evq_sample *sample, struct evq_task_texts *texts)
+{
+    int64_t top_k = 0;
+
+    (void)columns;
+    evq_task_score_add(sample, "accuracy", row->correct ? 1.0 : 0.0);
+    evq_task_score_add(sample, "cross_entropy", row->loss);
+    // The options were read before, otherwise there would be no rows.
+    if (read_top_k(config, &top_k, NULL) == EVQ_OK && top_k > 0) {
+        evq_task_score_add(sample, "top_k_accuracy", row->in_top_k ? 1.0 : 0.0);
+    }
+    (void)snprintf(texts->output, sizeof(texts->output), "%d", (int)row->predicted);
+    (void)snprintf(texts->target, sizeof(texts->target), "%d", (int)label);
+    sample->output = texts->output;
+    sample->target = texts->target;
+}
+
+static const struct evq_task_samples classification_samples = {.answers = EVQ_ANSWER_LABELS,
+                                                               .check = classification_check,
+                                                               .add = classification_add,
+                                                               .keep = classification_keep};
 
 const struct evq_task evq_task_classification = {
     .name = "classification",

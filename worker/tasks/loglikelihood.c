@@ -49,8 +49,25 @@ static enum evq_status loglikelihood_metrics(const struct evq_task_config *confi
     return EVQ_OK;
 }
 
-static const struct evq_task_tokens loglikelihood_tokens = {
-    .kind = EVQ_CORPUS_TARGETS, .windows = evq_windows_of_items, .add = loglikelihood_add};
+static void loglikelihood_keep(const struct evq_windows *windows, int64_t window,
+                               const struct evq_item *item, struct evq_sample *sample,
+                               struct evq_task_texts *texts)
+{
+    const struct evq_window_result *result = &windows->results[window];
+    const int32_t scored = windows->items[window].scored;
+
+    (void)item, (void)texts;
+    evq_task_score_add(sample, "acc", result->greedy == scored ? 1.0 : 0.0);
+    evq_task_score_add(sample, "loglikelihood", -result->loss);
+    sample->logprob = -result->loss;
+    sample->tokens = scored;
+}
+
+static const struct evq_task_tokens loglikelihood_tokens = {.kind = EVQ_CORPUS_TARGETS,
+                                                            .windows = evq_windows_of_items,
+                                                            .add = loglikelihood_add,
+                                                            .keep = loglikelihood_keep,
+                                                            .weighted = ""};
 
 const struct evq_task evq_task_loglikelihood = {
     .name = "loglikelihood",

@@ -2,6 +2,7 @@
  * the sum of the tokens' log-probabilities (acc), by that sum per character (acc_norm), and per
  * byte (acc_bytes). If values are equal, the first text wins. */
 #include <math.h>
+#include <stdio.h>
 
 #include "worker/tasks/task.h"
 
@@ -87,8 +88,31 @@ static enum evq_status multiple_choice_metrics(const struct evq_task_config *con
     return EVQ_OK;
 }
 
-static const struct evq_task_tokens multiple_choice_tokens = {
-    .kind = EVQ_CORPUS_CHOICES, .windows = evq_windows_of_items, .add = multiple_choice_add};
+static void multiple_choice_keep(const struct evq_windows *windows, int64_t window,
+                                 const struct evq_item *item, struct evq_sample *sample,
+                                 struct evq_task_texts *texts)
+{
+    const int32_t best = likeliest(windows, window, item, BY_SUM);
+    const bool norm = likeliest(windows, window, item, BY_CHARACTERS) == item->gold;
+    const bool bytes = likeliest(windows, window, item, BY_BYTES) == item->gold;
+
+    // Without a number, no choice is the best, and the samples of the task are refused.
+    evq_task_score_add(sample, "acc", best < 0 ? (double)NAN : (double)(best == item->gold));
+    evq_task_score_add(sample, "acc_norm", norm ? 1.0 : 0.0);
+    evq_task_score_add(sample, "acc_bytes", bytes ? 1.0 : 0.0);
+    (void)snprintf(texts->output, sizeof(texts->output), "%d", (int)best);
+    (void)snprintf(texts->target, sizeof(texts->target), "%d", (int)item->gold);
+    sample->output = texts->output;
+    sample->target = texts->target;
+    sample->logprob = -windows->results[window + item->gold].loss;
+    sample->tokens = windows->items[window + item->gold].scored;
+}
+
+static const struct evq_task_tokens multiple_choice_tokens = {.kind = EVQ_CORPUS_CHOICES,
+                                                              .windows = evq_windows_of_items,
+                                                              .add = multiple_choice_add,
+                                                              .keep = multiple_choice_keep,
+                                                              .weighted = ""};
 
 const struct evq_task evq_task_multiple_choice = {
     .name = "multiple_choice",

@@ -218,8 +218,25 @@ static enum evq_status perplexity_metrics(const struct evq_task_config *config,
     return EVQ_OK;
 }
 
-static const struct evq_task_tokens perplexity_tokens = {
-    .kind = EVQ_CORPUS_DOCUMENTS, .windows = perplexity_windows, .add = perplexity_add};
+/* A sample is a window, because a document may be the whole of the data. */
+static void perplexity_keep(const struct evq_windows *windows, int64_t window,
+                            const struct evq_item *item, struct evq_sample *sample,
+                            struct evq_task_texts *texts)
+{
+    const double loss = windows->results[window].loss;
+    const int32_t scored = windows->items[window].scored;
+
+    (void)item, (void)texts;
+    evq_task_score_add(sample, "loss", loss / scored);
+    sample->logprob = -loss;
+    sample->tokens = scored;
+}
+
+static const struct evq_task_tokens perplexity_tokens = {.kind = EVQ_CORPUS_DOCUMENTS,
+                                                         .windows = perplexity_windows,
+                                                         .add = perplexity_add,
+                                                         .keep = perplexity_keep,
+                                                         .weighted = "loss"};
 
 const struct evq_task evq_task_perplexity = {
     .name = "perplexity",

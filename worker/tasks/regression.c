@@ -61,8 +61,19 @@ static enum evq_status regression_metrics(const struct evq_task_config *config,
     return EVQ_OK;
 }
 
-static const struct evq_task_samples regression_samples = {
-    .answers = EVQ_ANSWER_TARGETS, .check = regression_check, .add = regression_add};
+static void regression_keep(const struct evq_task_config *config, const struct evq_row_result *row,
+                            int32_t label, int32_t columns, struct evq_sample *sample,
+                            struct evq_task_texts *texts)
+{
+    (void)config, (void)label, (void)texts;
+    evq_task_score_add(sample, "mse", row->loss / columns);
+    evq_task_score_add(sample, "mae", row->abs_loss / columns);
+}
+
+static const struct evq_task_samples regression_samples = {.answers = EVQ_ANSWER_TARGETS,
+                                                           .check = regression_check,
+                                                           .add = regression_add,
+                                                           .keep = regression_keep};
 
 const struct evq_task evq_task_regression = {
     .name = "regression",

@@ -44,6 +44,11 @@ enum evq_status evq_task_score_head(const struct evq_task_config *config, struct
     return status;
 }
 
+void evq_task_score_add(struct evq_sample *sample, const char *name, double value)
+{
+    sample->scores[sample->score_count++] = (struct evq_sample_score){name, value};
+}
+
 void evq_task_sum_add(struct evq_task_sum *sum, double value)
 {
     const double total = sum->value + value;

@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "shared/config/config.h"
 #include "shared/queue/result.h"
+#include "shared/samples/sample.h"
 #include "worker/datasets/dataset.h"
 #include "worker/tasks/window.h"
 
@@ -26,6 +27,11 @@ struct evq_task_sum_name {
     bool is_count;
 };
 
+struct evq_task_texts { // Room for the numbers that a sample shows as text.
+    char output[32];
+    char target[32];
+};
+
 struct evq_task_samples {         // A task over samples that have one answer each.
     enum evq_answer_kind answers; // What the data set must have besides the inputs.
     /* Checks that the model's outputs and the data's answers match. */
@@ -34,6 +40,10 @@ struct evq_task_samples {         // A task over samples that have one answer ea
     /* columns: number of the model's outputs. */
     void (*add)(struct evq_task_sum *sums, const struct evq_row_result *rows, int32_t row_count,
                 int32_t columns);
+    /* Sets scores, output and target of one row's sample. label: 0 without labels. */
+    void (*keep)(const struct evq_task_config *config, const struct evq_row_result *row,
+                 int32_t label, int32_t columns, struct evq_sample *sample,
+                 struct evq_task_texts *texts);
 };
 
 struct evq_task_tokens { // A task that scores the tokens of a corpus.
@@ -42,6 +52,11 @@ struct evq_task_tokens { // A task that scores the tokens of a corpus.
     enum evq_status (*windows)(struct evq_windows *windows, struct evq_error *err);
     /* Adds windows->results, in the order of the windows, however they were packed. */
     void (*add)(struct evq_task_sum *sums, const struct evq_windows *windows);
+    /* Sets everything but the id and the cluster of one sample. window: the first window of the
+     * item, or of a task over documents the window itself, and item is NULL. */
+    void (*keep)(const struct evq_windows *windows, int64_t window, const struct evq_item *item,
+                 struct evq_sample *sample, struct evq_task_texts *texts);
+    const char *weighted; // The score that is a mean over tokens; "": none.
 };
 
 struct evq_task {
@@ -68,6 +83,9 @@ extern const struct evq_task evq_task_multiple_choice;
 enum evq_status evq_task_find(const struct evq_task_config *config,
                               const struct evq_task **ret_task,
                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* For the tasks: adds a score to a sample, which has room. */
+void evq_task_score_add(struct evq_sample *sample, const char *name, double value);
 
 /* Adds one value without losing digits. */
 void evq_task_sum_add(struct evq_task_sum *sum, double value);

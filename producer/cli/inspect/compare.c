@@ -1,5 +1,5 @@
 /*
- * evalq compare: the metrics of several runs beside each other.
+ * evalq compare: the metrics of several runs beside each other, or two checkpoints item by item.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -9,6 +9,8 @@
 #include "producer/cli/inspect/feed.h"
 #include "producer/cli/inspect/result_table.h"
 #include "producer/cli/json.h"
+#include "producer/cli/samples/paired_table.h"
+#include "producer/cli/samples/sample_files.h"
 #include "producer/cli/table.h"
 #include "producer/cli/verbs.h"
 
@@ -216,8 +218,17 @@ static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct comparison to = {.cli = cli, .filter = evq_option_text(&cli->options, "metric", NULL)};
     struct evq_error none = {.status = EVQ_OK}; // Of a run without a result; said after the others.
-    enum evq_status status = evq_cli_open(cli, err);
+    enum evq_status status = EVQ_OK;
 
+    if (evq_paired_table_is_place(evq_cli_arg(cli, 0))) {
+        return evq_paired_table_run(cli, err);
+    }
+    for (int i = 0; i < cli->options.arg_count && status == EVQ_OK; i++) {
+        status = evq_cli_check_name(cli, "run", evq_cli_arg(cli, i), err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cli_open(cli, err);
+    }
     if (status == EVQ_OK) {
         status = read_runs(&to, &none, err);
     }
@@ -235,21 +246,30 @@ static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 
 static const struct evq_option options[] = {
     {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
-     "compare only this metric, such as eval/digits/accuracy", 0, 0},
+     "compare only this metric, such as eval/digits/accuracy; for two checkpoints a score, such as "
+     "accuracy",
+     0, 0},
+    {"bootstrap", 0, EVQ_OPTION_FLAG, NULL,
+     "for two checkpoints: bootstrap intervals for all scores", 0, 0},
+    EVQ_SAMPLE_FILES_OPTIONS,
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
 const struct evq_verb evq_verb_compare = {
     .name = "compare",
-    .arguments = "RUN... [--metric KEY]",
-    .summary = "Print the metrics of several runs beside each other",
-    .description = "Prints, for each metric, one line per run: the best value, the last value, and "
-                   "their steps. The best run is starred.\n\nExit code 3: a run has no result. The "
-                   "other runs are printed.\n\nExample: `evalq compare lr1e-3 lr3e-4 --metric "
-                   "eval/digits/accuracy`",
+    .arguments = "RUN... or RUN@STEP RUN@STEP [--metric KEY] [--task TASK]",
+    .summary = "Print the metrics of several runs, or of two checkpoints, beside each other",
+    .description =
+        "Prints, for each metric, one line per run: the best value, the last value, and their "
+        "steps. The best run is starred.\n\nWith two checkpoints, compares their samples item by "
+        "item and prints for each score both means, their difference with its 95 % interval, and "
+        "a p-value that is corrected for the number of comparisons. docs/statistics.md defines "
+        "the numbers.\n\nExit code 3: a run has no result, or a checkpoint has no samples. The "
+        "other runs are printed.\n\nExample: `evalq compare lr1e-3 lr3e-4 --metric "
+        "eval/digits/accuracy`\n\nExample: `evalq compare lr1e-3@500 lr1e-3@1000 --task digits`",
     .options = options,
     .arg_min = 1,
     .arg_max = RUNS_MAX,
-    .takes = EVQ_TAKES_RUNS,
+    .takes = EVQ_TAKES_ANY, // It checks them itself, because a checkpoint is no name.
     .run = compare_run,
 };

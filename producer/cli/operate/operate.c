@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "producer/cli/samples/sample_files.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 
@@ -347,12 +348,17 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
     do {
         status = status == EVQ_OK ? evq_queue_forget(cli->queue, run, &left, err) : status;
     } while (status == EVQ_OK && left > 0);
+    const int64_t samples = status == EVQ_OK ? evq_sample_files_remove(cli, run) : 0;
     if (status == EVQ_OK && cli->terminal.json) {
-        status =
-            evq_json_print(json_pack("{s:s, s:I}", "run", run, "forgotten", (json_int_t)all), err);
+        status = evq_json_print(json_pack("{s:s, s:I, s:I}", "run", run, "forgotten",
+                                          (json_int_t)all, "samples", (json_int_t)samples),
+                                err);
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "evalq: forgot '%s' with %" PRId64 " job%s", run, all,
                     all == 1 ? "" : "s");
+        if (samples > 0) {
+            evq_cli_say(cli, "evalq: removed %" PRId64 " files of samples", samples);
+        }
     }
     return status;
 }
@@ -368,7 +374,8 @@ const struct evq_verb evq_verb_forget = {
     .summary = "Remove a run from the queue, with all its jobs and results",
     .description =
         "Does nothing while a job of the run is running (exit code 1). Sinks keep what they "
-        "have stored.\n\nExample: `evalq forget my-run --yes`",
+        "have stored. Samples of the run in samples.directory of this machine are "
+        "removed.\n\nExample: `evalq forget my-run --yes`",
     .options = forget_options,
     .arg_min = 1,
     .arg_max = 1,

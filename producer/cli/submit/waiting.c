@@ -191,20 +191,15 @@ static enum evq_status print_results(struct evq_cli *cli, const struct waited *j
     return status;
 }
 
-enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, size_t id_count,
-                                 int64_t timeout_s, struct evq_error *err)
+/* Waits until all jobs have ended. */
+static enum evq_status await(struct evq_cli *cli, struct waited *jobs, size_t id_count,
+                             int64_t timeout_s, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     int64_t deadline = timeout_s >= 0 ? evq_clock_mono_ms() + 1000 * timeout_s : 0;
     uint32_t looks = 0;
     struct notice notice = {.since_ms = evq_clock_mono_ms()};
-    struct waited *jobs = calloc(id_count, sizeof *jobs);
-    if (jobs == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu jobs", id_count);
-    }
-    for (size_t i = 0; i < id_count; i++) {
-        jobs[i].id = ids[i];
-    }
+
     for (size_t i = 0; status == EVQ_OK && i < id_count;) {
         status = look_at(cli, &jobs[i], err);
         if (status == EVQ_OK && jobs[i].ended) {
@@ -220,12 +215,39 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
         if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
             status =
                 evq_error_set(err, EVQ_E_TIMEOUT, "the job '%s' was still %s after %" PRId64 " s",
-                              ids[i], evq_job_state_name(jobs[i].state), timeout_s);
+                              jobs[i].id, evq_job_state_name(jobs[i].state), timeout_s);
             break;
         }
         status = EVQ_OK;
         evq_pause(&looks, deadline);
     }
+    return status;
+}
+
+enum evq_status evq_waiting_end(struct evq_cli *cli, const char *id, int64_t timeout_s,
+                                struct evq_error *err)
+{
+    struct waited job = {.id = id};
+    const enum evq_status status = await(cli, &job, 1, timeout_s, err);
+
+    if (status == EVQ_OK && job.state != EVQ_JOB_DONE) {
+        return evq_error_set(err, EVQ_E_CONFLICT, "the job '%s' ended as %s: %s", id,
+                             evq_job_state_name(job.state), job.cause);
+    }
+    return status;
+}
+
+enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, size_t id_count,
+                                 int64_t timeout_s, struct evq_error *err)
+{
+    struct waited *jobs = calloc(id_count, sizeof *jobs);
+    if (jobs == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu jobs", id_count);
+    }
+    for (size_t i = 0; i < id_count; i++) {
+        jobs[i].id = ids[i];
+    }
+    enum evq_status status = await(cli, jobs, id_count, timeout_s, err);
     if (status == EVQ_OK) {
         status = print_results(cli, jobs, id_count, err);
     }

@@ -20,12 +20,13 @@ import time
 import traceback
 import unicodedata
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 _REPORT_SECONDS = 0.2  # The worker hears of progress at most so often.
 _MESSAGE_BYTES_MAX = 2000
 _METRIC_NAME_BYTES_MAX = 128
 _TASK_METRICS_MAX = 256
+_SAMPLES_BYTES_MAX = 512 << 10  # Of one line; the worker takes 1 MiB.
 # A name such as "acc_stderr,none". worker/evaluators/result_files.c has the same rule.
 _STD_ERROR_NAME = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")
 
@@ -139,6 +140,9 @@ class Report:
         self._cancelled = cancelled
         self._sent_at = 0.0
         self.note = ""  #: Set it to a sentence about the metrics; the result keeps it.
+        #: Append what each item got: {"id": ..., "scores": {"acc": 1}, "output": ..., "target":
+        #: ...}. A suite with `samples: true` keeps them; docs/samples.md lists the fields.
+        self.samples: List[Mapping[str, Any]] = []
 
     def __call__(self, done: int = -1, total: int = -1, status: str = "") -> None:
         """done and total: -1 means unknown. status: a few words about the current activity."""
@@ -253,6 +257,11 @@ def _number(name: str, value: Any) -> Union[int, float, str]:
     raise TypeError(f"metric '{name}' is {type(value).__name__}, expected a number")
 
 
+def _plain(value: Any) -> Any:
+    """A score that is a tensor or an array of one number, as json.dumps wants it."""
+    return _number("score", value)
+
+
 def _may_succeed_later(error: BaseException) -> bool:
     """Whether another attempt may succeed, because the cause is the machine or the network."""
     if isinstance(error, (EvalRetry, MemoryError, ConnectionError, TimeoutError)):
@@ -360,9 +369,34 @@ class Server:
         metrics = self._function(checkpoint, task, report)
         numbers = _checked_metrics(str(task), metrics)
         line: Dict[str, Any] = {"type": "task", "task": str(task), "metrics": numbers}
+        if report.samples and job.line.get("samples"):
+            fault = self._send_samples(job, str(task), report.samples)
+            report.note = "; ".join(filter(None, (report.note, fault)))
         if report.note:
             line["note"] = report.note
         self._send_for(job, line)
+
+    def _send_samples(self, job: _Job, task: str, samples: List[Mapping[str, Any]]) -> str:
+        """Sends samples in lines that the worker accepts. Returns why it did not, or ""."""
+        items: List[Mapping[str, Any]] = []
+        size = 0
+        for number, sample in enumerate(samples):
+            try:
+                added = len(json.dumps(sample, default=_plain))
+            except (TypeError, ValueError) as error:
+                return f"samples were not kept: sample {number}: {error}"
+            if added > _SAMPLES_BYTES_MAX:
+                return (
+                    f"samples were not kept: sample {number} takes {added} bytes, allowed"
+                    f" {_SAMPLES_BYTES_MAX}"
+                )
+            if size + added > _SAMPLES_BYTES_MAX:
+                self._send_for(job, {"type": "samples", "task": task, "items": items})
+                items, size = [], 0
+            items.append(sample)
+            size += added + 2
+        self._send_for(job, {"type": "samples", "task": task, "items": items})
+        return ""
 
     def _send_for(self, job: _Job, line: Mapping[str, Any]) -> None:
         """Sends a line that names its job, because a thread that the function started may report
@@ -373,7 +407,7 @@ class Server:
     def _send(self, line: Mapping[str, Any]) -> None:
         if os.getpid() != self._pid:
             return  # The worker expects lines from this process only, not from forked children.
-        data = memoryview(json.dumps(line).encode() + b"\n")
+        data = memoryview(json.dumps(line, default=_plain).encode() + b"\n")
         with self._write_lock:
             while data:
                 data = data[os.write(self._out_fd, data) :]

@@ -168,6 +168,8 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
         status = evq_task_metrics(run->task, run->config, result,
                                   err); // The merge forms the metrics of shards.
     }
+    evq_sample_store_finish(run->kept, result);
+    run->kept = NULL;
     if (status == EVQ_OK && run->report->task != NULL) {
         status = run->report->task(run->report->context, result, err);
     }
@@ -192,6 +194,8 @@ static enum evq_status run_task(struct evq_native_run *run, struct evq_error *er
                                             : evq_native_tokens(run, sums, err);
     }
     if (status != EVQ_OK) {
+        evq_sample_store_free(run->kept);
+        run->kept = NULL;
         return status;
     }
     run->timing.load_us = run->loaded_us - start;

@@ -8,6 +8,7 @@
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/native/native_cache.h"
 #include "worker/evaluators/native/native_prefetch.h"
+#include "worker/evaluators/sample_store.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
 #include "worker/tasks/task.h"
@@ -43,7 +44,8 @@ struct evq_native_run {
     int32_t rows_wanted; // Rows that were wanted but did not fit into memory; 0: all fitted.
     int64_t loaded_us;   // When data and weights were loaded; 0: not yet.
     int64_t done, total; // Windows or samples of the present task.
-    int64_t told_ms;     // When evq_native_tell() last reported them.
+    struct evq_sample_store *kept; // The present task's samples; NULL: not wanted.
+    int64_t told_ms;               // When evq_native_tell() last reported them.
 };
 
 /* Whether bf16 is faster than fp32 on this device. */
@@ -58,6 +60,14 @@ enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_s
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Keeps the samples of a batch of rows: the samples first, first + stride and so on. labels NULL:
+ * the task has none. */
+void evq_native_keep_rows(struct evq_native_run *run, const struct evq_dataset *dataset,
+                          int64_t first, int64_t stride, int32_t rows, const int32_t *labels,
+                          const struct evq_row_result *results);
+/* Keeps the samples of all windows, once they are scored. */
+void evq_native_keep_windows(struct evq_native_run *run, const struct evq_windows *windows);
 
 /* Opens the checkpoint that the task reads, unless the previous task read the same one. */
 enum evq_status evq_native_open_checkpoint(struct evq_native_run *run,

@@ -184,6 +184,8 @@ static enum evq_status run_batch(struct evq_native_run *run, const struct batch 
         native->backend.ops->exec(native->state, &request, batch->results, err);
     if (status == EVQ_OK) {
         run->task->samples->add(sums, batch->results, rows, native->model->outputs);
+        evq_native_keep_rows(run, batch->dataset, first, stride, rows, batch->labels,
+                             batch->results);
     }
     return status;
 }

@@ -340,6 +340,7 @@ enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_su
     }
     if (status == EVQ_OK) {
         run->task->tokens->add(sums, &windows);
+        evq_native_keep_windows(run, &windows);
         run->timing.samples = sums[0].count;
     }
     evq_model_free(model);

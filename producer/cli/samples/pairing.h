@@ -1,0 +1,49 @@
+/*
+ * The samples of two checkpoints, item by item. One thread.
+ */
+#ifndef EVQ_CLI_PAIRING_H
+#define EVQ_CLI_PAIRING_H
+
+#include "producer/cli/samples/sample_files.h"
+#include "shared/samples/samples_set.h"
+#include "shared/statistics/paired.h"
+
+#define EVQ_PAIRING_SEED 1 // Of the bootstrap: the same data give the same numbers.
+
+struct evq_pairing {
+    struct evq_samples_set *a; // The baseline.
+    struct evq_samples_set *b; // The candidate.
+    struct evq_samples_pairs pairs;
+};
+
+/* Reads both files and pairs their items. texts: outputs and targets are kept. Close it whatever
+ * the result. EVQ_E_INVALID: they have no item in common. */
+enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
+                                 bool texts, struct evq_pairing *ret,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_pairing_close(struct evq_pairing *pairing);
+
+/* The score to use: `wanted`, else the first of the file. EVQ_E_NOT_FOUND: a side does not have
+ * it; the message lists what there is. */
+enum evq_status evq_pairing_score(const struct evq_pairing *pairing, const char *wanted,
+                                  const char **ret_name, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Whether higher is better, by the name of the score. */
+bool evq_pairing_higher(const char *score);
+
+struct evq_pairing_items { // Owns its arrays.
+    struct evq_paired_items items;
+    double *baseline;
+    double *candidate;
+    double *weights;
+    uint32_t *clusters;
+};
+
+/* The arrays of one score that both sides have. Free it whatever the result. EVQ_E_CONFLICT: a
+ * score is a mean over tokens, and an item has other tokens on the two sides. */
+enum evq_status evq_pairing_items(const struct evq_pairing *pairing, const char *score,
+                                  struct evq_pairing_items *ret,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_pairing_items_free(struct evq_pairing_items *items);
+
+#endif

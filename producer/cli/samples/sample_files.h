@@ -1,0 +1,58 @@
+/*
+ * Finds samples files of checkpoints that a user names as RUN@STEP. Only the directory of the
+ * configuration is read, never Redis. One thread.
+ */
+#ifndef EVQ_CLI_SAMPLE_FILES_H
+#define EVQ_CLI_SAMPLE_FILES_H
+
+#include "producer/cli/cli.h"
+#include "shared/samples/samples_writer.h"
+
+struct evq_sample_place {
+    char run[EVQ_JOB_RUN_BYTES_MAX + 1];
+    int64_t step;
+};
+
+struct evq_sample_file {
+    char job[EVQ_JOB_ID_BYTES_MAX]; // With the newest generation that has samples.
+    char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
+    char task[EVQ_JOB_NAME_BYTES_MAX + 1];
+    char path[EVQ_SAMPLES_PATH_BYTES];
+};
+
+struct evq_sample_files {
+    struct evq_sample_file *files; // Sorted by suite and task.
+    size_t count;
+};
+
+/* The options that every verb about samples has: --task, --suite, --variant. */
+#define EVQ_SAMPLE_FILES_OPTIONS                                                                   \
+    {"task", 't', EVQ_OPTION_TEXT, "TASK", "only the samples of this task", 0, 0},                 \
+        {"suite", 's', EVQ_OPTION_TEXT, "SUITE", "only the samples of this suite", 0, 0},          \
+    {                                                                                              \
+        "variant", 0, EVQ_OPTION_TEXT, "NAME", "which weights; default: regular", 0, 0             \
+    }
+
+/* Reads "RUN@STEP". Reports wrong use if it is not one. */
+enum evq_status evq_sample_place_parse(struct evq_cli *cli, const char *text,
+                                       struct evq_sample_place *ret,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+
+/*
+ * Lists the samples files of a checkpoint that the options choose. The configuration is loaded. The
+ * caller frees ret->files. EVQ_E_NOT_FOUND: there is none; the message says what there is.
+ */
+enum evq_status evq_sample_files_find(struct evq_cli *cli, const struct evq_sample_place *place,
+                                      struct evq_sample_files *ret,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The same for exactly one file. Reports wrong use if several suites or tasks are left. */
+enum evq_status evq_sample_files_one(struct evq_cli *cli, const struct evq_sample_place *place,
+                                     struct evq_sample_file *ret,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Removes all samples of a run, as far as this machine has them. Other files in the directory stay.
+ * Returns how many files were removed. */
+int64_t evq_sample_files_remove(const struct evq_cli *cli, const char *run);
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * Reads samples line by line: files of evq_samples_writer, and the plain samples.jsonl of a
+ * program, which has no first line of its own. The bytes come from outside: memory is bounded by
+ * the longest line allowed. One thread.
+ */
+#ifndef EVQ_SAMPLES_SAMPLES_READER_H
+#define EVQ_SAMPLES_SAMPLES_READER_H
+
+#include "shared/samples/sample.h"
+
+struct evq_samples_reader;
+
+/*
+ * Opens a regular file; links are not followed. with_header: the first line is read into
+ * *ret_header; otherwise ret_header is NULL. EVQ_E_NOT_FOUND, EVQ_E_INVALID (not a regular file),
+ * EVQ_E_CORRUPT, EVQ_E_UNSUPPORTED, EVQ_E_IO, EVQ_E_NOMEM.
+ */
+enum evq_status evq_samples_reader_open(const char *path, struct evq_samples_header *ret_header,
+                                        struct evq_samples_reader **ret_reader,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_samples_reader_close(struct evq_samples_reader *reader); // Accepts NULL.
+
+/* Reads the next line as JSON. *ret_object is valid until the next call; NULL: the file ended.
+ * EVQ_E_CORRUPT: it is truncated, or a line is not UTF-8 or not JSON; the message has the number of
+ * the line. EVQ_E_LIMIT: a line is too long. */
+enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
+                                          const json_t **ret_object,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The same for an item. *ret_end: there is none left. The texts are valid until the next call. */
+enum evq_status evq_samples_reader_next(struct evq_samples_reader *reader,
+                                        struct evq_sample *ret_sample, bool *ret_end,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Puts "'PATH', line N: " before an error about the line read last. Returns its status. */
+enum evq_status evq_samples_reader_at(const struct evq_samples_reader *reader,
+                                      struct evq_error *err);
+
+#endif

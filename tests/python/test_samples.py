@@ -1,0 +1,308 @@
+"""Samples from every kind of evaluator, and what is printed, compared and decided from them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import unittest
+import xml.dom.minidom
+from typing import Any, Dict, List, Tuple
+
+from scene import NATIVE, PACKAGE, SceneTest
+
+# A command that answers 400 questions. Step 2 has ten more right than step 1 and two fewer.
+COMMAND = r"""
+import json, os
+job = json.load(open(os.environ["EVALQ_JOB"]))
+step = job["step"]
+bad = job["params"].get("bad", "")
+with open(os.path.join(os.path.dirname(os.environ["EVALQ_RESULT"]), "samples.jsonl"), "w") as file:
+    right = 0
+    for i in range(400):
+        is_right = i % 4 != 0 if step == 1 else (i % 4 != 0 or i < 40) and i not in (41, 42)
+        right += is_right
+        item = {"id": f"q{i}", "scores": {"acc": float(is_right), "chars": i * 0.5 + (step == 3)}, "target": "yes",
+                "output": "yes" if is_right else "no \x1b[31m\u202e\u009b of step %d" % step, "cluster": f"group {i // 4}"}
+        if not job["params"].get("clusters"):
+            del item["cluster"]
+        if bad == "twice" and i == 7:
+            item["id"] = "q6"
+        if bad == "nan" and i == 7:
+            item["scores"]["acc"] = float("nan")
+        file.write(json.dumps(item) + "\n")
+    if bad == "utf8":
+        file.flush()
+        file.buffer.write(b'{"id": "\xff"}\n')
+    if bad == "long":
+        file.write('{"id": "long", "output": "' + "x" * (9 << 20) + '"}\n')
+json.dump({"acc": right / 400, "n": 400}, open(os.environ["EVALQ_RESULT"], "w"))
+"""
+
+SERVED = """
+import evalq
+
+def evaluate(checkpoint, task, report):
+    for i in range(3000):  # Several lines of the protocol.
+        report.samples.append({"id": str(i), "scores": {"acc": i % 2}, "output": "x" * 1000, "target": "y"})
+    return {"acc": 0.5, "n": 3000}
+
+evalq.serve(evaluate)
+"""
+
+HARNESS = r"""
+import json, os
+folder = os.path.join(os.environ["EVALQ_RESULT"], "model")
+os.mkdir(folder)
+json.dump({"results": {"arc_easy": {"acc,none": 0.5}, "arc": {"acc,none": 1.0}}}, open(folder + "/results_2026.json", "w"))
+for task, count in (("arc", 3), ("arc_easy", 4)):
+    with open(folder + f"/samples_{task}_2026-11-25T10-00-00.123456.jsonl", "w") as file:
+        for filter in ("none", "strict"):
+            for i in range(count):
+                file.write(json.dumps({"doc_id": i, "doc": {"question": "?"}, "target": "A", "arguments": {}, "resps": [["B"]],
+                    "filtered_resps": ["B"], "filter": filter, "metrics": ["acc", "pair"], "doc_hash": "d" * 64,
+                    "prompt_hash": "%064x" % i, "target_hash": "t" * 64, "acc": float(i % 2), "pair": [1, 2]}) + "\n")
+"""
+
+CONFIG = NATIVE.replace("suites:", """
+samples: {directory: $OUT/samples}
+evaluators:
+  quiz: {kind: command, argv: [$PYTHON, $OUT/quiz.py]}
+  served: {kind: persistent, argv: [$PYTHON, $OUT/served.py], env_pass: [PYTHONPATH]}
+  harness: {kind: command, argv: [$PYTHON, $OUT/harness.py], results: lm-eval}
+suites:
+  quiz: {evaluator: quiz, samples: true}
+  few: {evaluator: quiz, samples: {limit: 5}}
+  none: {evaluator: quiz}
+  served: {evaluator: served, samples: true}
+  harness: {evaluator: harness, samples: true, tasks: [{name: arc}, {name: easy, source: arc_easy}]}
+""").replace("  quick:\n", "  quick:\n    samples: true\n")
+
+
+class SamplesTest(SceneTest):
+    config = CONFIG
+    workers = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        for name, text in (("quiz.py", COMMAND), ("served.py", SERVED), ("harness.py", HARNESS)):
+            with open(os.path.join(cls.scene.out, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        cls.scene.variables["PYTHONPATH"] = PACKAGE
+        cls.scene.start_worker()
+
+    def submit(self, run: str, step: int, suite: str, **params: str) -> Dict[str, Any]:
+        """Evaluates a checkpoint and returns its only or last result."""
+        path = self.scene.checkpoint(f"{run}-{step}.safetensors")
+        words = [word for key, value in params.items() for word in ("--param", f"{key}={value}")]
+        done = self.scene.evalq("submit", path, "--run", run, "--step", str(step), "--suite", suite, "--wait", "--json", *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return dict(json.loads(done.stdout)["results"][-1])
+
+    def kept(self, job: str, task: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+        with gzip.open(os.path.join(self.scene.out, "samples", job, task + ".jsonl.gz"), "rt", encoding="utf-8") as file:
+            header, *items = [json.loads(line) for line in file]
+        return header, items
+
+    def ok(self, *words: str) -> Any:
+        done = self.scene.evalq(*words, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_command_keeps_its_samples_once_with_digest_and_size(self) -> None:
+        result = self.submit("once", 1, "quiz")
+        header, items = self.kept("once/1/regular/quiz", "quiz")
+        self.assertEqual(len(items), 400)
+        self.assertEqual(header["suite_digest"], result["suite_digest"])
+        folder = os.path.join(self.scene.out, "samples", "once/1/regular/quiz")
+        self.assertEqual(os.listdir(folder), ["quiz.jsonl.gz"])  # No temporary file is left.
+        self.assertEqual(result["samples_bytes"], os.path.getsize(os.path.join(folder, "quiz.jsonl.gz")))
+        self.assertRegex(result["samples_digest"], "^[0-9a-f]{32}$")
+        # The same evaluation of another run gives the same items.
+        self.assertGreater(self.submit("again", 1, "quiz")["samples_bytes"], 0)
+        first, second = self.kept("once/1/regular/quiz", "quiz")[1], self.kept("again/1/regular/quiz", "quiz")[1]
+        self.assertEqual(first, second)
+
+    def test_suite_without_samples_keeps_none_and_says_nothing_of_them(self) -> None:
+        result = self.submit("plain", 1, "none")
+        self.assertNotIn("samples_digest", result)
+        self.assertFalse(os.path.exists(os.path.join(self.scene.out, "samples", "plain")))
+        self.submit("plain", 1, "few")
+        self.assertEqual(len(self.kept("plain/1/regular/few", "few")[1]), 5)
+
+    def test_bad_samples_lose_no_result(self) -> None:
+        wanted = {
+            "twice": "the id 'q6' comes twice",
+            "nan": "line 8: not JSON: invalid token near 'NaN'",
+            "utf8": "line 401: not JSON: unable to decode byte 0xff",
+            "long": "line 401: more than 8 MiB",
+        }
+        for number, (bad, said) in enumerate(wanted.items()):
+            result = self.submit("bad", number, "quiz", bad=bad)
+            self.assertIn("samples were not kept: ", result["note"])
+            self.assertIn(said, result["note"])
+            self.assertIn("acc", result["metrics"])
+            self.assertFalse(os.path.exists(os.path.join(self.scene.out, "samples", f"bad/{number}/regular/quiz/quiz.jsonl.gz")))
+            folder = os.path.join(self.scene.out, "samples", f"bad/{number}/regular/quiz")
+            self.assertEqual(os.listdir(folder) if os.path.isdir(folder) else [], [])
+
+    def test_served_function_keeps_samples(self) -> None:
+        self.submit("served", 1, "served")
+        _, items = self.kept("served/1/regular/served", "served")
+        self.assertEqual([item["id"] for item in items], [str(i) for i in range(3000)])
+        self.assertEqual(items[7]["scores"], {"acc": 1})
+
+    def test_harness_samples_are_those_of_the_task_and_the_first_filter(self) -> None:
+        self.submit("harness", 1, "harness")
+        _, items = self.kept("harness/1/regular/harness", "arc")
+        self.assertEqual([item["id"] for item in items], [f"{i}-" + ("%064x" % i)[:16] for i in range(3)])
+        self.assertEqual(items[1]["scores"], {"acc,none": 1})
+        self.assertEqual((items[1]["output"], items[1]["target"]), ("B", "A"))
+        self.assertEqual(len(self.kept("harness/1/regular/harness", "easy")[1]), 4)
+
+    def test_native_task_keeps_scores_that_give_its_metrics(self) -> None:
+        result = self.submit("native", 1, "quick")
+        header, items = self.kept("native/1/regular/quick", "digits")
+        self.assertEqual(header["data_digest"], result["data_digest"])
+        self.assertEqual(len(items), 1000)
+        for name, value in result["metrics"].items():
+            mean = sum(item["scores"][name] for item in items) / 1000
+            self.assertTrue(abs(mean - value) <= 1e-9, f"{name}: {mean}, expected {value}")
+        self.assertEqual(sum(item["output"] == item["target"] for item in items), result["metrics"]["accuracy"] * 1000)
+
+    def test_samples_are_listed_and_filtered(self) -> None:
+        self.submit("list", 1, "quiz")
+        words = ("samples", "list", "--step", "1", "--task", "quiz")
+        self.assertEqual(len(self.ok(*words)["samples"]), 400)
+        self.assertEqual(len(self.ok(*words, "--wrong")["samples"]), 100)
+        self.assertEqual(len(self.ok(*words, "--right", "--limit", "7")["samples"]), 7)
+        self.assertEqual(len(self.ok(*words, "--grep", "of step 1")["samples"]), 100)
+        for more in ((), ("--plain",), ("--json",)):
+            printed = self.scene.evalq(*words, "--wrong", "--limit", "3", *more).stdout
+            self.assertFalse([letter for letter in printed if ord(letter) < 32 and letter != "\n" or letter in "\x9b\u202e"], printed)
+        refused = self.scene.evalq(*words, "--wrong", "--metric", "chars")
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertIn("neither right nor wrong", refused.stderr)
+        missing = self.scene.evalq("samples", "list", "--step", "9")
+        self.assertEqual(missing.returncode, 3)
+        self.assertIn("has no samples", missing.stderr)
+
+    def test_diff_lists_the_items_that_flipped(self) -> None:
+        self.submit("flip", 1, "quiz")
+        self.submit("flip", 2, "quiz")
+        found = self.ok("diff", "flip@1", "flip@2", "--task", "quiz")
+        self.assertEqual((found["better"], found["worse"], found["common"]), (10, 2, 400))
+        self.assertEqual({item["id"] for item in found["items"] if not item["better"]}, {"q41", "q42"})
+        shown = self.scene.evalq("diff", "flip@1", "flip@2", "--task", "quiz").stdout
+        self.assertIn("q41  acc 1 -> 0\n  target  yes\n  A       yes\n  B       no \\x1b[31m", shown)
+
+    def test_compare_prints_paired_numbers(self) -> None:
+        for step in (1, 2, 3):
+            self.submit("pair", step, "quiz")
+        metrics = {row["metric"]: row for row in self.ok("compare", "pair@1", "pair@2", "--task", "quiz")["metrics"]}
+        acc = metrics["acc"]
+        self.assertEqual((acc["method"], acc["wins"], acc["losses"], acc["ties"], acc["items"]), ("McNemar", 10, 2, 388, 400))
+        self.assertTrue(abs(acc["difference"] - 0.02) <= 1e-12)
+        self.assertTrue(abs(acc["p"] - 0.03857421875) <= 1e-12)  # 2 P(X <= 2), 12 trials.
+        self.assertTrue(abs(acc["p_corrected"] - 2 * acc["p"]) <= 1e-12)  # Two scores.
+        self.assertEqual((metrics["chars"]["difference"], metrics["chars"]["p"]), (0, 1))
+        shown = self.scene.evalq("compare", "pair@1", "pair@2", "--task", "quiz")
+        self.assertIn("corrected by Holm's method for 2 comparisons", shown.stderr)
+        self.assertIn("10/2/388", shown.stdout)
+        # The table of runs is as it was.
+        self.assertEqual(self.scene.evalq("compare", "pair", "pair").returncode, 0)
+
+    def test_compare_refuses_samples_of_other_suites_and_data(self) -> None:
+        self.submit("other", 1, "quiz")
+        self.submit("other", 2, "quiz")
+        path = os.path.join(self.scene.out, "samples", "other/2/regular/quiz/quiz.jsonl.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            header, *lines = file.readlines()
+
+        def refused(said: str) -> None:
+            done = self.scene.evalq("compare", "other@1", "other@2")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(said, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            gate = self.scene.evalq("gate", "other@2", "--against", "other@1", "--no-worse-than", "0.1")
+            self.assertEqual(gate.returncode, 9, gate.stderr)
+
+        def write(first: str, rest: List[str]) -> None:
+            with gzip.open(path, "wt", encoding="utf-8") as file:
+                file.writelines([first, *rest])
+
+        write(json.dumps({**json.loads(header), "suite_digest": "0" * 32}) + "\n", lines)
+        refused("different definitions of the suite")
+        write(json.dumps({**json.loads(header), "data_digest": "0" * 32}) + "\n", lines)
+        refused("different data")
+        write(header, lines + [lines[3]])
+        refused("the id 'q3' comes twice")
+        write(header, [lines[0].replace('"acc":1', '"acc":"NaN"').replace('"acc":0', '"acc":"NaN"')])
+        refused("line 2: score 'acc' is not a finite number")
+        write(header, ["x" * (9 << 20)])
+        refused("more than 8 MiB")
+        with gzip.open(path, "wb") as binary:
+            binary.write(header.encode() + b'{"id": "\xff", "scores": {"acc": 1}}\n')
+        refused("line 2: not JSON: unable to decode byte 0xff")
+        write(header, lines)
+        with open(path, "rb") as whole:
+            data = whole.read()
+        with open(path, "wb") as part:
+            part.write(data[: len(data) // 2])
+        refused("is truncated after line")
+
+    def test_gate_answers_with_its_exit_code(self) -> None:
+        for step in (1, 2, 3):
+            self.submit("gate", step, "quiz")
+        junit = os.path.join(self.scene.directory, "junit.xml")
+
+        def gate(candidate: str, against: str, margin: str, *more: str) -> Any:
+            done = self.scene.evalq(
+                "gate", candidate, "--against", against, "--no-worse-than", margin, "--task", "quiz", "--junit", junit, *more
+            )
+            xml.dom.minidom.parse(junit)
+            return done
+
+        passed = gate("gate@2", "gate@1", "0.01")
+        self.assertEqual((passed.returncode, passed.stdout[:10]), (0, "not worse:"), passed.stdout + passed.stderr)
+        worse = gate("gate@1", "gate@2", "0.001")
+        self.assertEqual((worse.returncode, worse.stdout[:6]), (1, "worse:"), worse.stdout)
+        with open(junit, encoding="utf-8") as file:
+            self.assertIn("<failure message=", file.read())
+        few = gate("gate@1", "gate@1", "0.001")
+        self.assertEqual(few.returncode, 3, few.stdout)
+        self.assertRegex(few.stdout, "^too few items: .*; about [0-9]+ are needed\n$")
+        answer = json.loads(gate("gate@2", "gate@1", "0.01", "--json").stdout)
+        self.assertEqual((answer["verdict"], answer["items"], answer["method"]), ("not_worse", 400, "McNemar"))
+        for bad in ("x", "-1"):
+            self.assertNotIn(gate("gate@2", "gate@1", bad).returncode, (0, 1, 3))
+
+    def test_gate_waits_for_the_job(self) -> None:
+        self.submit("wait", 1, "quiz")
+        path = self.scene.checkpoint("wait-2.safetensors")
+        self.assertEqual(self.scene.evalq("submit", path, "--run", "wait", "--step", "2", "--suite", "quiz").returncode, 0)
+        done = self.scene.evalq("gate", "wait@2", "--against", "wait@1", "--no-worse-than", "0.01", "--suite", "quiz")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        unknown = self.scene.evalq("gate", "wait@3", "--against", "wait@1", "--no-worse-than", "0.01", "--suite", "quiz")
+        self.assertEqual(unknown.returncode, 9, unknown.stderr)
+
+    def test_forget_removes_the_samples_of_the_run_alone(self) -> None:
+        self.submit("gone", 1, "quiz")
+        self.submit("gone-not", 1, "quiz")
+        folder = os.path.join(self.scene.out, "samples")
+        with open(os.path.join(folder, "gone/1/regular/quiz/quiz.jsonl.gz.x1y2z3"), "w", encoding="utf-8"):
+            pass  # A worker died while it wrote.
+        self.assertEqual(self.ok("forget", "gone", "--yes")["samples"], 2)
+        self.assertFalse(os.path.exists(os.path.join(folder, "gone")))
+        self.assertEqual(len(self.kept("gone-not/1/regular/quiz", "quiz")[1]), 400)
+
+    def test_clusters_widen_the_interval(self) -> None:
+        for step in (1, 2):
+            self.submit("cluster", step, "quiz", clusters="yes")
+        metrics = {row["metric"]: row for row in self.ok("compare", "cluster@1", "cluster@2")["metrics"]}
+        self.assertEqual((metrics["acc"]["method"], metrics["acc"]["groups"]), ("t", 100))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

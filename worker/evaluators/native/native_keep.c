@@ -1,0 +1,85 @@
+/* What the native tasks keep of each item. The id of an item is its number and a digest of its
+ * input, so that equal inputs stay different items. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <xxhash.h>
+
+#include "worker/evaluators/native/native_run.h"
+
+#define ID_BYTES 48
+
+static void write_id(int64_t number, const void *input, size_t bytes, char out[ID_BYTES])
+{
+    (void)snprintf(out, ID_BYTES, "%" PRId64 "-%016llx", number,
+                   (unsigned long long)XXH3_64bits(input, bytes));
+}
+
+static const struct evq_sample empty = {.logprob = (double)NAN, .tokens = -1};
+
+void evq_native_keep_rows(struct evq_native_run *run, const struct evq_dataset *dataset,
+                          int64_t first, int64_t stride, int32_t rows, const int32_t *labels,
+                          const struct evq_row_result *results)
+{
+    const size_t columns = (size_t)dataset->columns;
+    const float *inputs = run->native->inputs;
+
+    if (run->kept == NULL && first == 0) {
+        run->kept = evq_sample_store_new(run->request, run->config->name, run->data_digest, "");
+    }
+    for (int32_t i = 0; run->kept != NULL && i < rows; i++) {
+        struct evq_sample sample = empty;
+        struct evq_task_texts texts;
+        char id[ID_BYTES];
+        write_id(first + i * stride, inputs + (size_t)i * columns, columns * sizeof(*inputs), id);
+        sample.id = id;
+        run->task->samples->keep(run->config, &results[i], labels != NULL ? labels[i] : 0,
+                                 run->native->model->outputs, &sample, &texts);
+        evq_sample_store_add(run->kept, &sample);
+    }
+}
+
+/* Keeps one item of a corpus. tokens: of its input. cluster: "" for none. */
+static void keep_tokens(struct evq_native_run *run, const struct evq_windows *windows,
+                        int64_t window, const struct evq_item *item, int64_t number, int64_t begin,
+                        int64_t end, const char *cluster)
+{
+    struct evq_sample sample = empty;
+    struct evq_task_texts texts;
+    const int32_t *ids = windows->corpus->tokens.ids;
+    char id[ID_BYTES];
+
+    write_id(number, ids + begin, (size_t)(end - begin) * sizeof(*ids), id);
+    sample.id = id;
+    sample.cluster = cluster[0] != '\0' ? cluster : NULL;
+    run->task->tokens->keep(windows, window, item, &sample, &texts);
+    evq_sample_store_add(run->kept, &sample);
+}
+
+void evq_native_keep_windows(struct evq_native_run *run, const struct evq_windows *windows)
+{
+    const struct evq_corpus *corpus = windows->corpus;
+    int64_t window = 0;
+
+    run->kept = evq_sample_store_new(run->request, run->config->name, run->data_digest,
+                                     run->task->tokens->weighted);
+    if (run->kept == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < corpus->item_count; i++) {
+        const struct evq_item *item = &corpus->items[i];
+        const struct evq_passage *first = &corpus->passages[item->first];
+        const struct evq_passage *last = &corpus->passages[item->first + item->passages - 1];
+        keep_tokens(run, windows, window, item, (int64_t)i, first->first, last->first + last->count,
+                    "");
+        window += item->passages;
+    }
+    for (int64_t i = 0; corpus->item_count == 0 && i < windows->count; i++) {
+        const struct evq_window *one = &windows->items[i];
+        char cluster[ID_BYTES] = "";
+        if (corpus->passage_count > 1) { // Windows of one document are not independent.
+            (void)snprintf(cluster, sizeof(cluster), "%" PRId64, one->group);
+        }
+        keep_tokens(run, windows, i, NULL, i, one->first, one->first + one->length, cluster);
+    }
+}
