@@ -1,6 +1,5 @@
 /*
- * Random operations on their way to the server and to the model: what is drawn, what is asked, what
- * must be the same.
+ * Sends random operations to the server and to the model, and compares the answers.
  */
 #ifndef EVQ_TESTS_QUEUE_DRIVE_H
 #define EVQ_TESTS_QUEUE_DRIVE_H
@@ -72,9 +71,9 @@ struct drive {
     uint64_t seed;
     uint64_t random;
     int operation;
-    char what[512]; // The operation, for the failure.
+    char what[512]; // The operation, for the failure message.
     int64_t events[EVENT_COUNT];
-    struct held held[TOKENS_MAX]; // Every token handed out in this round, good or old.
+    struct held held[TOKENS_MAX]; // All tokens of this round, valid or old.
     int held_count;
     uint64_t request;
     char last_request[32];
@@ -95,7 +94,7 @@ static inline void broken(struct drive *d, const char *want, const char *got)
              d->operation, d->what, want, got);
 }
 
-/* FCALL of evalq_v1_FUNCTION with C strings, ended by NULL. */
+/* Calls evalq_v1_FUNCTION with C strings; NULL ends them. */
 static inline struct evq_reply *ask(struct drive *d, const char *function, ...)
 {
     struct evq_error err = {EVQ_OK, ""};

@@ -1,8 +1,8 @@
 /*
- * Command lines that cannot be carried out, of every program: each ends with its documented exit
- * code and one line that says what is wrong. The rows are in tests/bad/commands.txt: exit code, a
- * part of the line ($DIR: the working directory), and the words, as a shell would take them apart;
- * NAME=VALUE before the program is its environment.
+ * Tests command lines that cannot be executed, for every program: each ends with its documented
+ * exit code and one line that says what is wrong. The rows are in tests/bad/commands.txt: exit
+ * code, a part of the line ($DIR is the working directory), and the words as in a shell. NAME=VALUE
+ * before the program sets its environment.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static const char configuration[] = "roots: {ckpt: ./ckpt}\n"
                                     "  digits: {tasks: [{name: t, type: classification,"
                                     " data: {format: idx, inputs: no-data, labels: no-data}}]}\n";
 
-/* A safetensors file of one tensor. */
+/* Writes a safetensors file with one tensor. */
 #define WEIGHTS                                                                                    \
     "\x35\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[0,3]}}abc"
 
@@ -86,7 +86,7 @@ static int setup(void **state)
         return failed;
     }
     (void)snprintf(path, sizeof path, "%s/ckpt", site->dir);
-    (void)mkdir(path, 0755); // It may be there already.
+    (void)mkdir(path, 0755); // It may exist already.
     (void)snprintf(path, sizeof path, "%s/ckpt/folder", site->dir);
     (void)mkdir(path, 0755);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
@@ -106,7 +106,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Takes text apart at blanks; a part in single quotes is one. */
+/* Splits text at blanks; text in single quotes is one word. */
 static size_t words_of(char *text, char *words[WORDS_MAX])
 {
     size_t count = 0;
@@ -125,7 +125,7 @@ static size_t words_of(char *text, char *words[WORDS_MAX])
     return count;
 }
 
-/* The line of err that begins with the program's name, or NULL. */
+/* Returns the line of err that begins with the program's name; NULL: there is none. */
 static const char *line_of(char *err, const char *program)
 {
     for (char *line = strtok(err, "\n"); line != NULL; line = strtok(NULL, "\n")) {
@@ -178,7 +178,7 @@ static bool refused(void *context, const struct fixture_bad *row)
     return true;
 }
 
-static void commands_that_cannot_be_carried_out_say_why(void **state)
+static void commands_that_cannot_be_executed_say_why(void **state)
 {
     fixture_bad_each("commands.txt", 3, "command lines", refused, *state);
 }
@@ -186,6 +186,6 @@ static void commands_that_cannot_be_carried_out_say_why(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
-        commands_that_cannot_be_carried_out_say_why, setup, fixture_user_teardown)};
+        commands_that_cannot_be_executed_say_why, setup, fixture_user_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * Calls of the functions in Redis that nobody of ours makes: by redis-cli, by another language, by
- * a broken client. Rows of tests/bad/functions.txt; each is refused with a sentence, and the queue
- * is as it was.
+ * Tests wrong calls of the functions in Redis, as from redis-cli, another language or a broken
+ * client. The rows are in tests/bad/functions.txt. Each call is rejected with a sentence, and the
+ * queue does not change.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static bool refused(void *context, const struct fixture_bad *row)
         words[count++] = strsep(&rest, "\x01");
     }
     const enum evq_status status = evq_conn_call(fx->raw, count, words, NULL, 0, &reply, &err);
-    // What people submit is refused in words: "refused" and why.
+    // A wrong submit is answered with "refused" and the reason.
     const bool told = status == EVQ_OK && reply->type == EVQ_REPLY_ARRAY && reply->item_count > 1 &&
                       strcmp(reply->items[0]->text, "refused") == 0;
     (void)snprintf(text, sizeof text, "%s",
@@ -61,7 +61,7 @@ static bool refused(void *context, const struct fixture_bad *row)
            fixture_bad_wrong(row, text);
 }
 
-static void functions_refuse_what_is_no_call(void **state)
+static void functions_refuse_wrong_calls(void **state)
 {
     struct fixture *fx = *state;
     const int64_t keys = fixture_call_integer(fx->raw, "DBSIZE", NULL);
@@ -73,6 +73,6 @@ static void functions_refuse_what_is_no_call(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(functions_refuse_what_is_no_call, setup, teardown)};
+        cmocka_unit_test_setup_teardown(functions_refuse_wrong_calls, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * Requests to the gateway that cannot be answered, in its own words and in LMMS-Eval's, and what is
- * no request at all: each gets its code and a sentence. The rows are in tests/bad/requests.txt.
+ * Tests wrong requests to the gateway, in its own dialect and in LMMS-Eval's, and data that are not
+ * a request. Each gets its status code and a sentence. The rows are in tests/bad/requests.txt.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static int setup(void **state)
         fixture_gateway_open(BIN, "--tokens", "tokens", "--rate", "0", NULL);
 
     (void)snprintf(path, sizeof path, "%s/ckpt", gateway->dir);
-    (void)mkdir(path, 0755); // It may be there already.
+    (void)mkdir(path, 0755); // It may exist already.
     fixture_file_write(gateway->dir, "ckpt/words.txt", "words\n");
     *state = gateway;
     return 0;
@@ -59,7 +59,7 @@ static const char *token_of(char letter)
     }
 }
 
-/* The request as it is sent; what a row does not say itself is as any client would say it. */
+/* Builds the request. Parts that the row leaves out are as in a normal client. */
 static void request_write(const struct fixture_bad *row, struct evq_buffer *out)
 {
     const char *line = row->fields[LINE];
@@ -114,19 +114,19 @@ static bool refused(void *context, const struct fixture_bad *row)
            fixture_bad_wrong(row, got);
 }
 
-static void requests_that_cannot_be_answered_are_told_why(void **state)
+static void wrong_requests_get_their_reason(void **state)
 {
     const struct fixture_gateway *gateway = *state;
 
     fixture_bad_each("requests.txt", FIELDS, "requests", refused, *state);
     fixture_http(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ, NULL, &reply);
-    assert_int_equal(reply.code, 200); // It serves on, and nothing of it all came in.
+    assert_int_equal(reply.code, 200); // The gateway still serves, and nothing was submitted.
     assert_holds(reply.body, "\"submitted\":0");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
-        requests_that_cannot_be_answered_are_told_why, setup, teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(wrong_requests_get_their_reason, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include "shared/base/clock.h"
 #include "tests/fixture/redis.h"
 
-static struct fixture_redis *server; // For the tests that only speak to it.
+static struct fixture_redis *server; // The server for tests that do not change it.
 
 static int server_start(void **state)
 {
@@ -70,7 +70,7 @@ static void conn_call_finds_localhost_by_name(void **state)
     struct evq_error err;
     struct addrinfo *found = NULL;
 
-    // A bare chroot has no /etc/hosts: there nothing can be asked by name.
+    // A bare chroot has no /etc/hosts, so names cannot be resolved there.
     if (getaddrinfo("localhost", NULL, NULL, &found) != 0) {
         print_message("this machine does not know the name 'localhost'\n");
         skip();
@@ -79,7 +79,7 @@ static void conn_call_finds_localhost_by_name(void **state)
     (void)snprintf(url, sizeof url, "redis://localhost:%d", server->port);
     struct evq_conn *conn = open_url(url, 0);
     assert_status_err(fixture_ping(conn, &err), EVQ_OK,
-                      &err); // ::1 is tried too, where nobody listens.
+                      &err); // The connection also tries ::1, where nobody listens.
     evq_conn_close(conn);
 }
 
@@ -109,7 +109,10 @@ static void conn_call_moves_large_and_binary_values(void **state)
     evq_conn_close(conn);
 }
 
-/* More than both sockets hold, in both directions at once: neither side may wait for the other. */
+/*
+ * More data than both sockets can hold goes in both directions at once. Neither side may wait for
+ * the other.
+ */
 static void conn_append_pipelines_more_than_sockets_hold(void **state)
 {
     (void)state;
@@ -128,11 +131,12 @@ static void conn_append_pipelines_more_than_sockets_hold(void **state)
         assert_status_err(evq_conn_append(conn, 4, i % 1000 == 500 ? wrong : get, NULL, &err),
                           EVQ_OK, &err);
     }
-    assert_status(fixture_ping(conn, &err), EVQ_E_BUG); // Not in between.
+    // A single call is not allowed while replies are outstanding.
+    assert_status(fixture_ping(conn, &err), EVQ_E_BUG);
     for (int i = 0; i < COMMANDS; i++) {
         enum evq_status status = evq_conn_read(conn, 0, &reply, &err);
         if (i % 1000 == 500) {
-            assert_status(status, EVQ_E_INVALID); // That one's alone.
+            assert_status(status, EVQ_E_INVALID); // The error belongs to this call only.
             continue;
         }
         assert_status_err(status, EVQ_OK, &err);
@@ -223,8 +227,9 @@ static void conn_call_times_out_when_the_server_stands_still(void **state)
     int64_t took_ms = evq_clock_mono_ms() - began_ms;
     assert_true(took_ms >= 199 && took_ms < 5000);
     assert_holds(err.message, "no reply within");
-    assert_int_equal(evq_conn_fd(conn), -1); // Its reply must not answer the next command.
-    // A deadline that is past costs nothing and sends nothing.
+    // The late reply must not become the answer to the next command.
+    assert_int_equal(evq_conn_fd(conn), -1);
+    // With a deadline in the past, nothing is sent.
     const char *const incr[] = {"INCR", "late"};
     struct evq_reply *reply = NULL;
     assert_status(evq_conn_call(conn, 2, incr, NULL, evq_clock_mono_ms() - 1, &reply, &err),
@@ -241,7 +246,7 @@ static void *interrupt_main(void *argument)
 {
     struct evq_conn *conn = argument;
     struct evq_conn *other = fixture_redis_conn(server);
-    // As soon as the server says that it blocks.
+    // Interrupt as soon as the server reports that the client is blocked.
     FIXTURE_UNTIL(strstr(fixture_call_text(other, "INFO", "clients", NULL).text,
                          "blocked_clients:1") != NULL);
     evq_conn_interrupt(conn);
@@ -266,7 +271,7 @@ static void conn_interrupt_ends_a_blocking_call(void **state)
         EVQ_E_STOPPED);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(evq_conn_fd(conn), -1);
-    assert_status(fixture_ping(conn, &err), EVQ_E_STOPPED); // For good.
+    assert_status(fixture_ping(conn, &err), EVQ_E_STOPPED); // An interrupt is permanent.
     assert_status(evq_conn_wait(conn, 60000, &err), EVQ_E_STOPPED);
     evq_conn_close(conn);
 }
@@ -286,14 +291,15 @@ static void conn_call_reconnects_when_the_server_is_back(void **state)
         assert_status_err(evq_conn_append(conn, 3, set, NULL, &err), EVQ_OK, &err);
     }
     fixture_redis_kill(own);
-    for (int i = 0; i < 3; i++) { // All three are owed; none hangs.
+    for (int i = 0; i < 3; i++) { // Three replies are missing, and no call hangs.
         assert_status(evq_conn_read(conn, 0, &reply, &err), EVQ_E_IO);
     }
-    assert_status(fixture_ping(conn, &err), EVQ_E_IO); // One try, no loop.
+    assert_status(fixture_ping(conn, &err), EVQ_E_IO); // There is one try and no loop.
     assert_status(fixture_ping(conn, &err), EVQ_E_IO);
     assert_int_equal(evq_conn_generation(conn), 1);
     fixture_redis_restart(own);
-    assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "1"); // AOF always.
+    // The server has AOF always, so the write has survived.
+    assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "1");
     assert_int_equal(evq_conn_generation(conn), 2);
     evq_conn_close(conn);
     fixture_redis_free(own);
@@ -318,11 +324,11 @@ static void conn_call_classifies_refusals_of_a_real_server(void **state)
     fixture_refuses(conn, EVQ_E_NOT_FOUND, "NOGROUP", group, 7);
     fixture_refuses(conn, EVQ_E_VERSION, "NOSCRIPT", evalsha, 3);
     fixture_refuses(conn, EVQ_E_CONFLICT, "taken by \\x1b[1m", raise,
-                    3); // No escapes into a terminal.
+                    3); // No escape sequence reaches the terminal.
     fixture_refuses(conn, EVQ_E_NOT_FOUND, "x", nested, 3);
     evq_reply_free(fixture_call(conn, "SET", "k", "v", NULL));
     fixture_refuses(conn, EVQ_E_INVALID, "WRONGTYPE", push, 3);
-    assert_int_equal(evq_conn_generation(conn), 1); // All of them leave the connection open.
+    assert_int_equal(evq_conn_generation(conn), 1); // All these errors leave the connection open.
 
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "1", NULL));
     fixture_refuses(conn, EVQ_E_RETRY, "OOM", set, 3);
@@ -330,12 +336,13 @@ static void conn_call_classifies_refusals_of_a_real_server(void **state)
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
     assert_int_equal(evq_conn_generation(conn), 1);
     fixture_refuses(conn, EVQ_E_RETRY, "NOREPLICAS", set, 3);
-    assert_int_equal(evq_conn_fd(conn), -1); // Cut off: sentinels may have named another one.
+    // The primary is cut off, and the sentinels may have named another one.
+    assert_int_equal(evq_conn_fd(conn), -1);
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
 
     evq_reply_free(fixture_call(conn, "REPLICAOF", "127.0.0.1", "1", NULL));
     fixture_refuses(conn, EVQ_E_RETRY, "READONLY", set, 3);
-    assert_int_equal(evq_conn_fd(conn), -1); // The primary may be elsewhere by now.
+    assert_int_equal(evq_conn_fd(conn), -1); // Another server may be the primary by now.
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "replica-serve-stale-data", "no", NULL));
     fixture_refuses(conn, EVQ_E_RETRY, "MASTERDOWN", get, 2);
     evq_reply_free(fixture_call(conn, "REPLICAOF", "NO", "ONE", NULL));
@@ -344,7 +351,7 @@ static void conn_call_classifies_refusals_of_a_real_server(void **state)
     fixture_redis_free(own);
 }
 
-/* One command that keeps the server from serving others. */
+/* Runs a command during which the server cannot serve others. */
 struct hog {
     const struct fixture_redis *redis;
     const char *words[3];
@@ -357,7 +364,7 @@ static void *hog_main(void *argument)
     struct hog *hog = argument;
     struct evq_conn *conn = fixture_redis_conn(hog->redis);
     struct evq_reply *reply = NULL;
-    // A script is killed in the end: an error reply.
+    // The script is killed in the end, so the reply is an error.
     enum evq_status status = evq_conn_call(conn, hog->count, hog->words, NULL, 0, &reply, NULL);
     evq_reply_free(reply);
     evq_conn_close(conn);
@@ -391,7 +398,7 @@ static void conn_call_waits_out_a_server_that_loads(void **state)
     struct evq_conn *conn = open_url(own->url, 0);
     struct hog hog = {.redis = own, .words = {"DEBUG", "RELOAD"}, .count = 2};
 
-    // Loading takes a while, and looks at its clients meanwhile.
+    // While it loads, the server serves its clients from time to time.
     evq_reply_free(fixture_call(conn, "DEBUG", "POPULATE", "2000", NULL));
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "key-load-delay", "10000", NULL));
     evq_reply_free(
@@ -406,7 +413,7 @@ static void conn_call_waits_out_a_server_that_loads(void **state)
     fixture_redis_free(own);
 }
 
-/* A forked child with the parent's connection must not speak on its socket, nor stop the parent. */
+/* A forked child must not use the socket of its parent's connection, nor disturb the parent. */
 static void conn_drop_parts_child_from_parent(void **state)
 {
     (void)state;

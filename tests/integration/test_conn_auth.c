@@ -1,5 +1,5 @@
 /*
- * Users, passwords and permissions of a connection, against real servers.
+ * Tests users, passwords and permissions of a connection with real servers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 #include "tests/fixture/redis.h"
 
-static struct fixture_redis *server; // For the tests that only speak to it.
+static struct fixture_redis *server; // The server for tests that do not change it.
 
 static int server_start(void **state)
 {
@@ -79,12 +79,13 @@ static void conn_open_authenticates_by_file_and_environment(void **state)
     assert_int_equal(unsetenv("EVALQ_REDIS_PASSWORD_FILE"), 0);
     assert_int_equal(setenv("EVALQ_REDIS_PASSWORD", "correct horse", 1), 0);
     assert_status_err(ping_as(own->url, NULL, NULL, true, &err), EVQ_OK, &err);
-    assert_non_null(getenv("EVALQ_REDIS_PASSWORD")); // A guest leaves it.
+    assert_non_null(getenv("EVALQ_REDIS_PASSWORD")); // The library does not change the environment.
     assert_status_err(ping_as(own->url, NULL, wrong, true, &err), EVQ_E_AUTH,
-                      &err); // The file goes first.
+                      &err); // The file takes precedence.
     assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err);
-    assert_null(getenv("EVALQ_REDIS_PASSWORD")); // No child will see it, ...
-    assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err); // ... we still do.
+    // The variable is removed, so no child sees it. The connection still knows it.
+    assert_null(getenv("EVALQ_REDIS_PASSWORD"));
+    assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err);
     fixture_redis_free(own);
 }
 
@@ -98,13 +99,13 @@ static void conn_open_tells_missing_permission(void **state)
     char url[128];
 
     (void)snprintf(file, sizeof file, "%s/worker", own->dir);
-    write_file(file, "s3cret", 0640); // Without a newline, and for its group.
+    write_file(file, "s3cret", 0640); // The file has no newline, and its group can read it.
     evq_reply_free(fixture_call(admin, "ACL", "SETUSER", "worker", "on", ">s3cret", "~evalq:*",
                                 "-@all", "+ping", "+get", NULL));
     evq_reply_free(
         fixture_call(admin, "ACL", "SETUSER", "open", "on", "nopass", "-@all", "+ping", NULL));
     assert_status_err(ping_as(own->url, "worker", file, true, &err), EVQ_OK,
-                      &err); // Without CLIENT.
+                      &err); // This user may not use CLIENT.
     (void)snprintf(url, sizeof url, "unix://open@%s", own->socket);
     assert_status_err(ping_as(url, NULL, NULL, true, &err), EVQ_OK, &err);
 
@@ -149,7 +150,7 @@ static void conn_open_refuses_password_files_others_can_read(void **state)
     expect_file(server->dir, EVQ_E_INVALID, "not a regular file");
     (void)snprintf(path, sizeof path, "%s/fifo", server->dir);
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_file(path, EVQ_E_INVALID, "not a regular file"); // And does not hang.
+    expect_file(path, EVQ_E_INVALID, "not a regular file"); // It does not hang either.
     (void)snprintf(path, sizeof path, "%s/none", server->dir);
     expect_file(path, EVQ_E_IO, "No such file");
 }

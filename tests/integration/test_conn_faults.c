@@ -1,7 +1,7 @@
 /*
- * What a connection does with a peer that misbehaves: a small TCP server of the test's own, which
- * answers each command as told, cuts replies and hangs up. All of it plain, then through TLS whose
- * records come a byte at a time, of a byte each.
+ * Tests a connection with a faulty peer: a small TCP server that answers each command as told, cuts
+ * replies and closes connections. Each test runs in plain text, and through TLS with records of one
+ * byte that arrive one byte at a time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,21 +26,21 @@
 #include "tests/fixture/front.h"
 #include "tests/fixture/redis.h"
 
-static char certificates[64]; // The directory of them; "": plain.
-static bool at_once;          // Records are sent as replies come.
+static char certificates[64]; // The directory of the certificates; "": plain text.
+static bool at_once;          // The relay sends whole records without pauses.
 
 enum after { THEN_HOLD, THEN_CLOSE };
 
-/* What the peer says on one accepted connection, after it received something. */
+/* What the peer sends on one accepted connection, after it has received something. */
 struct scene {
-    const char *bytes; // NULL: nothing.
-    size_t byte_count; // 0: strlen(bytes).
-    size_t piece;      // 0: all at once.
+    const char *bytes; // NULL: send nothing.
+    size_t byte_count; // 0 means strlen(bytes).
+    size_t piece;      // 0 means all at once.
     enum after after;
 };
 
 struct peer {
-    const struct scene *scenes; // One per connection; the last one is repeated.
+    const struct scene *scenes; // There is one for each connection; the last one is repeated.
     size_t scene_count;
     int listen_fd;
     int stop_fd[2];
@@ -51,7 +51,7 @@ struct peer {
     atomic_int accepted;
 };
 
-/* False when the test is over. */
+/* Returns false when the test has ended. */
 static bool wait_readable(struct peer *peer, int fd)
 {
     struct pollfd polls[2] = {{.fd = fd, .events = POLLIN},
@@ -194,7 +194,8 @@ static void conn_call_fails_when_a_reply_breaks_off(void **state)
     struct evq_error err;
     struct evq_reply *reply = NULL;
 
-    for (size_t cut = 0; cut < sizeof whole - 1; cut++) { // After each of its bytes.
+    // The reply is cut after each of its bytes.
+    for (size_t cut = 0; cut < sizeof whole - 1; cut++) {
         scenes[cut] =
             (struct scene){.bytes = cut > 0 ? whole : NULL, .byte_count = cut, .after = THEN_CLOSE};
     }
@@ -206,7 +207,7 @@ static void conn_call_fails_when_a_reply_breaks_off(void **state)
         assert_null(reply);
         assert_int_equal(evq_conn_fd(conn), -1);
     }
-    // What was half read is gone with its socket: the next reply is read from its own beginning.
+    // Half of a reply is dropped with its socket, and the next reply is read from its beginning.
     assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
     assert_string_equal(reply->items[0]->text, "hello");
     evq_reply_free(reply);
@@ -224,8 +225,8 @@ static void conn_call_times_out_on_half_a_reply(void **state)
     struct evq_reply *reply = NULL;
 
     peer_start(&peer, scenes, 2);
-    struct evq_conn *conn =
-        open_url(peer.url, 500); // The second answer must arrive in it, on a busy machine too.
+    // The second answer must arrive within this time, also on a busy machine.
+    struct evq_conn *conn = open_url(peer.url, 500);
     assert_status(get(conn, &reply, &err), EVQ_E_TIMEOUT);
     assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
     assert_string_equal(reply->text, "new");
@@ -243,7 +244,7 @@ static void conn_call_refuses_what_is_no_redis(void **state)
         {.bytes = "*2000000000\r\n"},
         {.bytes = "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"},
         {.bytes = "\0\0\0\0", .byte_count = 4},
-        {.bytes = "\x15\x03\x03\0\2\2F", .byte_count = 7}, // What TLS makes of a command.
+        {.bytes = "\x15\x03\x03\0\2\2F", .byte_count = 7}, // The size of an encrypted command.
     };
     struct peer peer;
     struct evq_error err;
@@ -267,7 +268,10 @@ static void conn_call_refuses_what_is_no_redis(void **state)
     peer_end(&peer);
 }
 
-/* Two replies to one command: the second must not answer the next command. */
+/*
+ * The peer sends two replies to one command. The second one must not become the answer to the next
+ * command.
+ */
 static void conn_call_hangs_up_on_a_reply_too_many(void **state)
 {
     (void)state;
@@ -309,9 +313,9 @@ static void conn_call_follows_moved_and_returns_home(void **state)
     assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "at the node");
     assert_holds(evq_conn_where(conn), node->tcp_url);
     fixture_redis_kill(node);
-    assert_status(get(conn, &reply, &err), EVQ_E_IO); // The socket broke.
-    assert_status(get(conn, &reply, &err), EVQ_E_IO); // Nobody listens there any more: ...
-    // ... so the first address is asked again. It names a dead node.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // The socket is broken.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // Nobody listens there any more,
+    // so the connection asks the first address again. It names a dead node.
     assert_status(get(conn, &reply, &err), EVQ_E_IO);
     assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
     assert_string_equal(reply->text, "home");
@@ -321,7 +325,7 @@ static void conn_call_follows_moved_and_returns_home(void **state)
     peer_end(&peer);
 }
 
-/* Two nodes that send us to each other. */
+/* Each of two nodes redirects to the other one. */
 static void conn_call_follows_moved_so_often_and_no_further(void **state)
 {
     (void)state;
@@ -369,7 +373,10 @@ static void sentinel_says(int primary, char text[256])
                    strlen(port), port);
 }
 
-/* Of what a sentinel says, a byte at a time, the primary is taken; asked again where it goes. */
+/*
+ * The sentinel's answer arrives one byte at a time. The connection uses the primary in it, and asks
+ * again when the primary is gone.
+ */
 static void conn_call_follows_what_a_sentinel_says_in_pieces(void **state)
 {
     (void)state;
@@ -394,7 +401,7 @@ static void conn_call_follows_what_a_sentinel_says_in_pieces(void **state)
     assert_holds(evq_conn_where(conn), node->tcp_url);
     assert_string_equal(evq_conn_failover(conn), "17");
     evq_conn_drop(conn);
-    assert_status(get(conn, &reply, &err), EVQ_E_IO); // It breaks off.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // The answer is cut.
     assert_holds(err.message, url);
     assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
     assert_string_equal(reply->text, "at the primary");
@@ -405,7 +412,7 @@ static void conn_call_follows_what_a_sentinel_says_in_pieces(void **state)
     peer_end(&peer);
 }
 
-/* The first is cut off from the others, and has not heard of the failover. */
+/* The first sentinel is cut off from the others, and does not know about the failover. */
 static void conn_call_asks_another_sentinel_where_the_primary_is_dead(void **state)
 {
     (void)state;
@@ -426,7 +433,7 @@ static void conn_call_asks_another_sentinel_where_the_primary_is_dead(void **sta
     (void)snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/q", peers[0].port,
                    peers[1].port);
     struct evq_conn *conn = open_url(url, 0);
-    assert_status(get(conn, &reply, &err), EVQ_E_IO); // Nobody listens there.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // Nobody listens at this address.
     assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
     assert_holds(evq_conn_where(conn), node->tcp_url);
     evq_reply_free(reply);
@@ -442,7 +449,10 @@ static void *interrupt_main(void *conn)
     return NULL;
 }
 
-/* Two that listen and never answer: each has its part of the time, and an interrupt ends it. */
+/*
+ * Two sentinels accept and never answer. Each gets its part of the time, and an interrupt ends the
+ * call.
+ */
 static void conn_call_leaves_sentinels_that_say_nothing(void **state)
 {
     (void)state;
@@ -471,7 +481,10 @@ static void conn_call_leaves_sentinels_that_say_nothing(void **state)
     peer_end(&peer);
 }
 
-/* A listener whose backlog is full: the connection is never made, and the deadline ends the try. */
+/*
+ * The backlog of the listener is full, so the connection is never established, and the deadline
+ * ends the try.
+ */
 static void conn_call_gives_up_connecting_at_its_deadline(void **state)
 {
     (void)state;
@@ -539,7 +552,7 @@ int main(void)
         cmocka_unit_test(conn_call_never_follows_ask),
     };
     const struct CMUnitTest together[] = {
-        // What comes later than the next command cannot be known from its reply.
+        // A late reply after the next command cannot be distinguished from that command's reply.
         cmocka_unit_test(conn_call_hangs_up_on_a_reply_too_many),
     };
     const struct CMUnitTest plain[] = {

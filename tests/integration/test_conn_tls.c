@@ -1,7 +1,6 @@
 /*
- * A connection over TLS: to a real Redis with certificates of the test's own, good and bad ones,
- * and to a TLS server that meddles. Nothing is believed that is not verified, and each refusal says
- * what to do.
+ * Tests a connection over TLS: with a real Redis and good and bad certificates, and with a faulty
+ * TLS server. Nothing is trusted without verification, and each error says what to do.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +36,7 @@ struct secure {
 
 static char path_text[8][96];
 
-/* DIR/NAME, good until the eighth next call. */
+/* Returns the path DIR/NAME. The text stays valid for the next seven calls. */
 static const char *in(const struct secure *secure, const char *name)
 {
     static size_t at;
@@ -46,10 +45,10 @@ static const char *in(const struct secure *secure, const char *name)
     return out;
 }
 
-/* A Redis that shows DIR/NAME.pem; asks: it wants to see a client's certificate. */
+/* Starts a Redis with the certificate DIR/NAME.pem. asks: it requires a client certificate. */
 static void redis_start(struct secure *secure, const char *name, bool asks)
 {
-    char *port = secure->words[0]; // A restart needs them again.
+    char *port = secure->words[0]; // A restart needs these files again.
     char *cert = secure->words[1];
     char *key = secure->words[2];
     char *ca = secure->words[3];
@@ -117,7 +116,7 @@ static enum evq_status echo(struct evq_conn *conn, struct evq_error *err)
     return status;
 }
 
-/* One try of it; text is in what is said. */
+/* Tries to connect. text must be in the error message. */
 static void refused(const char *url, const struct evq_conn_tls_config *tls, enum evq_status want,
                     const char *text)
 {
@@ -146,7 +145,7 @@ static void tls_trusts_a_file_a_directory_and_the_environment(void **state)
     accepted(secure->url, &(struct evq_conn_tls_config){.ca = in(secure, "ca.pem")});
     (void)snprintf(url, sizeof url, "rediss://localhost:%d", secure->port);
     accepted(url, &(struct evq_conn_tls_config){.ca = in(secure, "ca.pem")});
-    // The authority's certificate by the hash of its name, as `openssl rehash` links it.
+    // The file has the hash of the authority's name, as `openssl rehash` creates it.
     FILE *file = fopen(in(secure, "ca.pem"), "re");
     X509 *ca = PEM_read_X509(file, NULL, NULL, NULL);
     (void)fclose(file);
@@ -176,7 +175,7 @@ static void tls_carries_much_in_both_directions(void **state)
     for (size_t i = 0; i < VALUE_BYTES; i++) {
         value[i] = (char)(i * 31 + i / 7);
     }
-    // Each is answered with what it brings, while the next ones are still being sent.
+    // Replies arrive while the next commands are still being sent.
     const char *const words[] = {"ECHO", value};
     const size_t bytes[] = {4, VALUE_BYTES};
     for (size_t i = 0; i < COMMANDS; i++) {
@@ -193,7 +192,7 @@ static void tls_carries_much_in_both_directions(void **state)
     evq_conn_close(conn);
 }
 
-/* Each is what a man in the middle could show. */
+/* An attacker in the middle could present each of these certificates. */
 static void tls_refuses_certificates_that_prove_nothing(void **state)
 {
     struct secure *secure = *state;
@@ -201,6 +200,7 @@ static void tls_refuses_certificates_that_prove_nothing(void **state)
         struct fixture_certificate certificate;
         const char *text;
     } cases[] = {
+        // The certificate has no common name.
         {{.name = "own", .hosts = "IP:127.0.0.1"}, "is signed by none of /tmp/"},
         {{.name = "false", .issuer = "other", .hosts = "IP:127.0.0.1"}, "is signed by none of"},
         {{.name = "no-authority", .issuer = "server", .hosts = "IP:127.0.0.1"}, "certificate"},
@@ -211,7 +211,7 @@ static void tls_refuses_certificates_that_prove_nothing(void **state)
         {{.name = "elsewhere", .issuer = "ca", .hosts = "DNS:localhost,IP:127.0.0.2"},
          "the server's certificate is not for '127.0.0.1': use a host that is in it, or name one "
          "of those in redis.tls.server_name"},
-        {{.name = "127.0.0.1", .issuer = "ca"}, "is not for '127.0.0.1'"}, // No common name.
+        {{.name = "127.0.0.1", .issuer = "ca"}, "is not for '127.0.0.1'"},
         {{.name = "name", .issuer = "ca", .hosts = "DNS:127.0.0.1"}, "is not for '127.0.0.1'"},
     };
     fixture_certificate_make(secure->dir,
@@ -221,7 +221,7 @@ static void tls_refuses_certificates_that_prove_nothing(void **state)
         redis_start(secure, cases[i].certificate.name, false);
         refused(secure->url, &(struct evq_conn_tls_config){.ca = in(secure, "ca.pem")}, EVQ_E_AUTH,
                 cases[i].text);
-        // Not a word was said to it beyond the handshake.
+        // The client has sent nothing after the handshake.
         struct evq_conn *conn = fixture_redis_conn(secure->redis);
         struct evq_reply *reply = fixture_call(conn, "INFO", "commandstats", NULL);
         assert_null(strstr(reply->text, "cmdstat_echo"));
@@ -258,17 +258,17 @@ static void tls_and_plain_tell_each_other_apart(void **state)
     (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", secure->port);
     refused(url, &tls, EVQ_E_IO, "a Redis that expects TLS needs rediss://");
     (void)snprintf(url, sizeof url, "rediss://127.0.0.1:%d", secure->redis->port);
-    // Redis takes the handshake for half a command, and waits for the rest.
+    // Redis takes the handshake for half a command and waits for the rest,
     const struct evq_conn_config config = {
         .url = url, .tls = tls, .connect_timeout_ms = 400, .keep_environment = true};
     struct evq_conn *conn = fixture_conn_open(&config);
     assert_status_err(echo(conn, &err), EVQ_E_TIMEOUT, &err);
     assert_holds(err.message, "use redis:// where the server is a Redis without TLS");
-    // Until the server gives up on it, or goes.
+    // until the server ends the connection.
     evq_conn_close(conn);
 }
 
-/* Of what answers with words, TLS or not, a byte is enough. */
+/* If the peer answers in plain text, one byte is enough to notice it. */
 static void *shout(void *argument)
 {
     const int fd = accept(*(int *)argument, NULL, NULL);
@@ -317,7 +317,7 @@ static void *interrupt(void *conn)
     return NULL;
 }
 
-/* What listens and never says a word. */
+/* The peer listens and never sends anything. */
 static void tls_handshake_ends_at_its_deadline_and_at_an_interrupt(void **state)
 {
     struct secure *secure = *state;
@@ -358,7 +358,8 @@ static void tls_shows_a_certificate_where_the_server_asks(void **state)
         fixture_certificate_make(secure->dir, &others[i]);
     }
     redis_start(secure, "server", true);
-    for (int i = 0; i < 20; i++) { // It hangs up before or after the first command is written.
+    // The server closes the connection before or after the first command is written.
+    for (int i = 0; i < 20; i++) {
         refused(secure->url, &tls, EVQ_E_AUTH,
                 "the server asks for a client's certificate: name one in redis.tls.cert, its key "
                 "in redis.tls.key");
@@ -372,7 +373,8 @@ static void tls_shows_a_certificate_where_the_server_asks(void **state)
     tls.cert = in(secure, "client.pem");
     tls.key = in(secure, "client.key");
     accepted(secure->url, &tls);
-    secure->protocols = "TLSv1.2"; // There the handshake itself ends, for no reason given.
+    // With this version, the handshake itself fails, without a reason.
+    secure->protocols = "TLSv1.2";
     redis_start(secure, "server", true);
     accepted(secure->url, &tls);
     tls.cert = "";
@@ -390,7 +392,7 @@ static void open_refused(const char *url, const struct evq_conn_tls_config *tls,
     assert_holds(err.message, text);
 }
 
-static void tls_files_that_make_no_sense_are_refused_at_the_start(void **state)
+static void tls_wrong_files_are_refused_at_start(void **state)
 {
     struct secure *secure = *state;
     const char *url = "rediss://127.0.0.1:1";
@@ -431,11 +433,11 @@ static void tls_reads_renewed_certificates_when_it_connects_again(void **state)
                                       .key = in(secure, "client.key")};
     struct evq_conn *conn = open_url(secure->url, &tls);
     assert_status_err(echo(conn, &err), EVQ_OK, &err);
-    fixture_certificate_set(secure->dir); // Another authority under the same names.
+    fixture_certificate_set(secure->dir); // The new authority has the same names.
     fixture_redis_restart(secure->redis);
-    assert_status_err(echo(conn, &err), EVQ_E_IO, &err); // Its socket went.
+    assert_status_err(echo(conn, &err), EVQ_E_IO, &err); // The socket was closed.
     assert_status_err(echo(conn, &err), EVQ_OK, &err);
-    // In the middle of a renewal the files may not fit together: a matter of waiting.
+    // During a renewal, the files may not belong together, so the client waits.
     fixture_certificate_make(secure->dir,
                              &(struct fixture_certificate){.name = "next", .issuer = "ca"});
     assert_int_equal(rename(in(secure, "next.key"), in(secure, "client.key")), 0);
@@ -447,8 +449,8 @@ static void tls_reads_renewed_certificates_when_it_connects_again(void **state)
     evq_conn_close(conn);
 }
 
-/* The child closes its copy without a word on the parent's socket. */
-static void tls_parent_goes_on_when_its_child_drops_the_connection(void **state)
+/* The child closes its copy and sends nothing on the parent's socket. */
+static void tls_parent_continues_when_its_child_drops_the_connection(void **state)
 {
     struct secure *secure = *state;
     struct evq_error err;
@@ -504,7 +506,9 @@ static void tls_1_1_is_refused(void **state)
     fixture_front_end(front);
 }
 
-/* The reply's second half never comes: the server was told no. The next try is a new connection. */
+/*
+ * The client rejects a renegotiation within a reply. The next call reconnects.
+ */
 static void tls_renegotiation_in_mid_reply_is_refused(void **state)
 {
     struct fixture_front *front = NULL;
@@ -519,7 +523,7 @@ static void tls_renegotiation_in_mid_reply_is_refused(void **state)
     fixture_front_end(front);
 }
 
-static void tls_goes_on_when_keys_change_in_mid_reply(void **state)
+static void tls_continues_when_keys_change_within_a_reply(void **state)
 {
     struct fixture_front *front = NULL;
     struct evq_error err;
@@ -533,7 +537,7 @@ static void tls_goes_on_when_keys_change_in_mid_reply(void **state)
     fixture_front_end(front);
 }
 
-/* A worker polls its socket among others: what makes it readable need not be a reply. */
+/* A worker polls its socket together with others. A readable socket need not have a reply. */
 static void tls_readable_is_not_arrived(void **state)
 {
     struct fixture_front *front = NULL;
@@ -551,13 +555,13 @@ static void tls_readable_is_not_arrived(void **state)
     (void)snprintf(url, sizeof url, "rediss://127.0.0.1:%d", fixture_front_port(front));
     const struct evq_conn_config config = {
         .url = url, .tls = {.ca = in(secure, "ca.pem")}, .keep_environment = true};
-    struct evq_conn *conn = fixture_conn_open(&config); // Without a greeting.
+    struct evq_conn *conn = fixture_conn_open(&config); // The server sends no greeting.
     assert_status_err(evq_conn_append(conn, 1, &word, NULL, &err), EVQ_OK, &err);
     assert_status_err(evq_conn_flush(conn, &err), EVQ_OK, &err);
     struct pollfd polled = {.fd = evq_conn_fd(conn), .events = POLLIN};
-    assert_int_equal(poll(&polled, 1, 30000), 1); // Tickets of a session, and new keys.
+    assert_int_equal(poll(&polled, 1, 30000), 1); // The server sends session tickets and new keys.
     assert_false(evq_conn_readable(conn));
-    while (poll(&polled, 1, 300) == 1) { // Until all of that has come.
+    while (poll(&polled, 1, 300) == 1) { // Wait until all of these have arrived.
         assert_false(evq_conn_readable(conn));
     }
     fixture_front_speak(front);
@@ -567,7 +571,7 @@ static void tls_readable_is_not_arrived(void **state)
     evq_reply_free(reply);
     fixture_front_end(front);
     assert_status_err(evq_conn_append(conn, 1, &word, NULL, &err), EVQ_OK, &err);
-    FIXTURE_UNTIL(evq_conn_readable(conn)); // Its end.
+    FIXTURE_UNTIL(evq_conn_readable(conn)); // The server ends the connection.
     assert_status_err(evq_conn_read(conn, 0, &reply, &err), EVQ_E_IO, &err);
     evq_conn_close(conn);
 }
@@ -584,12 +588,12 @@ int main(void)
         TEST(tls_says_that_the_server_speaks_none),
         TEST(tls_handshake_ends_at_its_deadline_and_at_an_interrupt),
         TEST(tls_shows_a_certificate_where_the_server_asks),
-        TEST(tls_files_that_make_no_sense_are_refused_at_the_start),
+        TEST(tls_wrong_files_are_refused_at_start),
         TEST(tls_reads_renewed_certificates_when_it_connects_again),
-        TEST(tls_parent_goes_on_when_its_child_drops_the_connection),
+        TEST(tls_parent_continues_when_its_child_drops_the_connection),
         TEST(tls_1_1_is_refused),
         TEST(tls_renegotiation_in_mid_reply_is_refused),
-        TEST(tls_goes_on_when_keys_change_in_mid_reply),
+        TEST(tls_continues_when_keys_change_within_a_reply),
         TEST(tls_readable_is_not_arrived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,7 @@
-/* The example that trains a GPT in C: what it saves is read as any GPT-2, and its own held-out loss
- * is what evalq finds, two programs that share no line of the model. */
+/*
+ * Tests the example that trains a GPT in C: its checkpoint can be read as a GPT-2, and evalq finds
+ * the same held-out loss as the example. The two programs share no code of the model.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +53,7 @@ static void example_gpt_is_evaluated_as_it_evaluates_itself(void **state)
     const double loss = json_real_value(json_object_get(json_object_get(task, "metrics"), "loss"));
     const double own = number_after(trained.out, "held-out loss here ");
     print_message("held-out loss: %.8f, by the trainer %.6f\n", loss, own);
-    assert_true(own < 5.0); // It learnt: guessing bytes is 5.545.
+    assert_true(own < 5.0); // The model has learned something: random bytes give 5.545.
     assert_false(!(fabs(loss - own) <= 2e-6));
     json_decref(answer);
 }

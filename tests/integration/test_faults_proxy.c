@@ -1,6 +1,6 @@
 /*
- * The fault proxy of tests/faults against a real Redis: each kind of fault is what it says it is,
- * happens where the rule says, and is counted. What Redis did is asked for beside the proxy.
+ * Tests the fault proxy of tests/faults with a real Redis: each fault is the named one, happens
+ * where its rule says, and is counted. The test asks Redis directly what it has done.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,8 +29,8 @@ enum { RULES_MAX = 4 };
 
 struct stand {
     struct fixture *fx;
-    char path[96];    // Of the proxy's socket.
-    char history[96]; // "": none.
+    char path[96];    // The path of the proxy's socket.
+    char history[96]; // "" means none.
     pid_t pid;
     int input;
     FILE *output;
@@ -74,7 +74,7 @@ static void become_proxy(const struct stand *stand, const int pipes[4], const ch
     _exit(127);
 }
 
-/* Starts it with these rules, ended by NULL; it listens afterwards. */
+/* Starts the proxy with these rules, which NULL ends. It listens when this returns. */
 static void start(struct stand *stand, ...)
 {
     const char *rules[RULES_MAX + 1] = {NULL};
@@ -106,7 +106,7 @@ static void say(struct stand *stand, const char *line)
     assert_int_equal(dprintf(stand->input, "%s\n", line), (int)strlen(line) + 1);
 }
 
-/* How often a fault met a verb, as the proxy counts. */
+/* Returns the proxy's count of a fault for a verb. */
 static int happened(struct stand *stand, const char *fault, const char *verb)
 {
     char line[160];
@@ -129,7 +129,7 @@ static int teardown(void **state)
     int status = -1;
 
     if (stand->pid > 0) {
-        (void)close(stand->input); // The end of its input ends it.
+        (void)close(stand->input); // The proxy ends when its input ends.
         assert_int_equal(waitpid(stand->pid, &status, 0), stand->pid);
         assert_int_equal(status, 0);
         (void)fclose(stand->output);
@@ -149,7 +149,7 @@ static int client(const struct stand *stand)
     return fd;
 }
 
-/* Sends INCR thing. */
+/* Sends the command INCR thing. */
 static void incr(int fd, const char *thing)
 {
     char text[128];
@@ -159,12 +159,15 @@ static void incr(int fd, const char *thing)
     assert_int_equal(send(fd, text, (size_t)bytes, MSG_NOSIGNAL), bytes);
 }
 
-/* What comes until the other side ends it, or until it holds `until`: bytes, and how it ended. */
+/*
+ * Reads until the peer closes the connection, or until the data contain `until`. Returns the data
+ * and how it ended.
+ */
 struct heard {
     char text[512];
     size_t bytes;
     bool ended;
-    int error; // errno of the end, 0: in order.
+    int error; // The errno of the end; 0 means a regular end.
     size_t pieces;
 };
 
@@ -194,14 +197,14 @@ static int64_t value(const struct stand *stand, const char *thing)
     return (int64_t)strtoll(fixture_call_text(stand->fx->raw, "GET", thing, NULL).text, NULL, 10);
 }
 
-static void proxy_passes_on_what_no_rule_names(void **state)
+static void proxy_forwards_calls_without_a_rule(void **state)
 {
     struct stand *stand = *state;
 
     start(stand, "cut_reply:complete:p=1", NULL);
     const int fd = client(stand);
     incr(fd, "a");
-    incr(fd, "a"); // Two in one go: replies in order.
+    incr(fd, "a"); // Two commands are sent together; the replies are in order.
     assert_string_equal(hear(fd, ":2\r\n").text, ":1\r\n:2\r\n");
     (void)close(fd);
     assert_int_equal(happened(stand, "cut_reply", "complete"), 0);
@@ -219,7 +222,7 @@ static void proxy_cuts_the_reply_of_what_redis_has_done(void **state)
     const struct heard heard = hear(fd, NULL);
     assert_true(heard.ended);
     assert_int_equal(heard.bytes, 0);
-    assert_int_equal(value(stand, "a"), 2); // Done, and not told.
+    assert_int_equal(value(stand, "a"), 2); // Redis has executed it, but the client does not know.
     assert_int_equal(happened(stand, "cut_reply", "incr"), 1);
     (void)close(fd);
 }
@@ -251,7 +254,7 @@ static void proxy_cuts_a_reply_in_its_middle(void **state)
     (void)close(fd);
 }
 
-static void proxy_gives_garbage_that_is_no_reply(void **state)
+static void proxy_sends_garbage_instead_of_a_reply(void **state)
 {
     struct stand *stand = *state;
     struct evq_conn *conn = NULL;
@@ -286,7 +289,7 @@ static void proxy_drips_a_reply_byte_by_byte(void **state)
     (void)close(fd);
 }
 
-static void proxy_stalls_a_request_and_goes_on(void **state)
+static void proxy_delays_a_request_and_continues(void **state)
 {
     struct stand *stand = *state;
 
@@ -297,7 +300,7 @@ static void proxy_stalls_a_request_and_goes_on(void **state)
     incr(fd, "a");
     incr(fd, "a");
     FIXTURE_UNTIL(happened(stand, "stall", "incr") == 1);
-    incr(other, "b"); // Others are not held.
+    incr(other, "b"); // Other connections are not delayed.
     assert_string_equal(hear(other, "\n").text, ":1\r\n");
     assert_string_equal(hear(fd, ":2\r\n").text, ":1\r\n:2\r\n");
     assert_true(fixture_now_ms() - begun_ms >= 300);
@@ -312,16 +315,16 @@ static void proxy_closes_half_and_blocks_one_way(void **state)
     start(stand, "half_close:incr:k=1", "block:decr:k=1:ms=200", NULL);
     const int fd = client(stand);
     incr(fd, "a");
-    assert_int_equal(hear(fd, NULL).bytes, 0); // Its end, with no error.
-    incr(fd, "a");                             // The other way is open.
+    assert_int_equal(hear(fd, NULL).bytes, 0); // The connection ends without an error.
+    incr(fd, "a");                             // The other direction is still open.
     FIXTURE_UNTIL(value(stand, "a") == 2);
     (void)close(fd);
     const int blocked = client(stand);
     const char decr[] = "*2\r\n$4\r\nDECR\r\n$1\r\na\r\n";
     assert_int_equal(send(blocked, decr, sizeof decr - 1, MSG_NOSIGNAL), (int)sizeof decr - 1);
     incr(blocked, "b");
-    FIXTURE_UNTIL(value(stand, "b") == 1);          // What it says arrives;
-    assert_int_equal(hear(blocked, NULL).bytes, 0); // what is said to it does not.
+    FIXTURE_UNTIL(value(stand, "b") == 1);          // Data from the client arrive;
+    assert_int_equal(hear(blocked, NULL).bytes, 0); // data to the client do not.
     assert_int_equal(happened(stand, "half_close", "incr"), 1);
     assert_int_equal(happened(stand, "block", "decr"), 1);
     (void)close(blocked);
@@ -402,13 +405,13 @@ int main(void)
 {
 #define PROXY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        PROXY_TEST(proxy_passes_on_what_no_rule_names),
+        PROXY_TEST(proxy_forwards_calls_without_a_rule),
         PROXY_TEST(proxy_cuts_the_reply_of_what_redis_has_done),
         PROXY_TEST(proxy_cuts_a_request_before_redis_has_it),
         PROXY_TEST(proxy_cuts_a_reply_in_its_middle),
-        PROXY_TEST(proxy_gives_garbage_that_is_no_reply),
+        PROXY_TEST(proxy_sends_garbage_instead_of_a_reply),
         PROXY_TEST(proxy_drips_a_reply_byte_by_byte),
-        PROXY_TEST(proxy_stalls_a_request_and_goes_on),
+        PROXY_TEST(proxy_delays_a_request_and_continues),
         PROXY_TEST(proxy_closes_half_and_blocks_one_way),
         PROXY_TEST(proxy_resets_a_connection),
         PROXY_TEST(proxy_takes_rules_while_it_runs),

@@ -1,6 +1,6 @@
 /*
- * One sink driven from its consumer group, in a thread of the test's own process: what an earlier
- * logger left, what is held back, and the end.
+ * Tests one sink that reads its consumer group, in a thread of the test: entries that an earlier
+ * logger left, entries that are held back, and the end.
  */
 #include <semaphore.h>
 #include <setjmp.h>
@@ -26,7 +26,7 @@ struct scene {
     struct evq_sink_config sink;
     const struct evq_sink_config *sinks[1];
     struct evq_forward *forward;
-    sem_t started; // For another thread: forward is set.
+    sem_t started; // Tells another thread that forward is set.
     char directory[64];
 };
 
@@ -34,7 +34,7 @@ enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const
                                                          const char *fingerprint,
                                                          struct evq_error *err);
 
-static sem_t answers; // Of the file server that holds checkpoints.
+static sem_t answers; // Each post lets one check of the stand-in file server return.
 static atomic_int looks;
 
 enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const char *path,
@@ -72,7 +72,7 @@ static int teardown(void **state)
     struct scene *scene = *state;
 
     for (int i = 0; i < 8; i++) {
-        assert_int_equal(sem_post(&answers), 0); // To looks that hang.
+        assert_int_equal(sem_post(&answers), 0); // Lets a hanging check continue.
     }
     if (scene->forward != NULL) {
         evq_forward_stop(scene->forward);
@@ -86,7 +86,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A sink with two options at most; it is registered. */
+/* Creates and registers a sink with at most two options. */
 static void sink_make(struct scene *scene, const char *kind, const char *key, const char *value)
 {
     struct evq_error err;
@@ -108,7 +108,7 @@ static void forward_start(struct scene *scene)
     assert_int_equal(sem_post(&scene->started), 0);
 }
 
-/* A result of a flow whose first step is open, so many times in the stream. */
+/* Publishes a result of a flow whose first step is open, so many times. */
 static void held_publish(struct scene *scene, const char *times)
 {
     static const char again[] =
@@ -127,7 +127,7 @@ static void held_publish(struct scene *scene, const char *times)
     evq_claim_free(first);
 }
 
-/* How many entries were delivered to the sink and not acknowledged. */
+/* Returns how many entries the sink has received and not acknowledged. */
 static int64_t delivered(struct scene *scene)
 {
     struct evq_reply *reply = fixture_call(scene->fx->raw, "XPENDING", RESULTS, SINK, NULL);
@@ -137,7 +137,7 @@ static int64_t delivered(struct scene *scene)
     return count;
 }
 
-/* How many it was not yet given. */
+/* Returns how many entries the sink has not received yet. */
 static int64_t undelivered(struct scene *scene)
 {
     struct evq_reply *reply = fixture_call(scene->fx->raw, "XINFO", "GROUPS", RESULTS, NULL);
@@ -152,8 +152,11 @@ static int64_t undelivered(struct scene *scene)
     return lag;
 }
 
-/* More than one read is held back of what an earlier process had: what lies behind is not. */
-static void forward_takes_what_an_earlier_one_left_behind_much_that_is_held(void **state)
+/*
+ * An earlier process left more held-back entries than one read returns. The entries behind them
+ * must not wait.
+ */
+static void forward_takes_entries_behind_many_that_are_held_back(void **state)
 {
     enum { HELD = 600 };
     struct scene *scene = *state;
@@ -163,13 +166,15 @@ static void forward_takes_what_an_earlier_one_left_behind_much_that_is_held(void
     fixture_finish(scene->fx, "free/1/regular/quick", 0.5);
     evq_reply_free(fixture_call(scene->fx->raw, "XREADGROUP", "GROUP", SINK, "logger", "COUNT",
                                 "1000", "STREAMS", RESULTS, ">", NULL));
-    assert_int_equal(delivered(scene), HELD + 2); // The end of free/1 too.
+    assert_int_equal(delivered(scene), HELD + 2); // The end of free/1 is there too.
     forward_start(scene);
     FIXTURE_UNTIL(delivered(scene) == HELD);
 }
 
-/* Order is a courtesy: where more is held back than there is room for, it is written as it is. */
-static void forward_writes_what_it_has_no_room_to_hold(void **state)
+/*
+ * The order is only best effort: if too many entries are held back, they are written out of order.
+ */
+static void forward_writes_entries_that_it_cannot_hold_back(void **state)
 {
     enum { TIMES = 9000, ROOM = 4096 };
     struct scene *scene = *state;
@@ -183,7 +188,7 @@ static void forward_writes_what_it_has_no_room_to_hold(void **state)
     assert_string_equal(said.text, "");
 }
 
-/* While no logger runs, the files of a sink are complete. */
+/* While no logger runs, the files of a sink must be complete. */
 static void forward_writes_what_is_held_back_before_it_ends(void **state)
 {
     struct scene *scene = *state;
@@ -198,7 +203,7 @@ static void forward_writes_what_is_held_back_before_it_ends(void **state)
     assert_int_equal(delivered(scene), 0);
 }
 
-/* What the logger says of the sink in `evalq status`. */
+/* Returns what the logger reports about the sink in `evalq status`. */
 static bool said_of_sink(struct scene *scene, const char *words)
 {
     const struct fixture_text said =
@@ -207,7 +212,7 @@ static bool said_of_sink(struct scene *scene, const char *words)
     return words[0] == '\0' ? said.text[0] == '\0' : strstr(said.text, words) != NULL;
 }
 
-/* Each gets some of the results, into a directory of its own. */
+/* Each logger gets some of the results, and writes them into its own directory. */
 static void forward_says_that_another_logger_takes_results_of_its_sink(void **state)
 {
     struct scene *scene = *state;
@@ -218,7 +223,8 @@ static void forward_says_that_another_logger_takes_results_of_its_sink(void **st
     forward_start(scene);
     FIXTURE_UNTIL(fixture_call_integer(scene->fx->raw, "HEXISTS", "evalq:{main}:sink:" SINK,
                                        "logger", NULL) == 1);
-    evq_forward_stop(scene->forward); // One after the other is no two.
+    // Two loggers one after the other are not two at the same time.
+    evq_forward_stop(scene->forward);
     assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK);
     forward_start(scene);
     fixture_finish(scene->fx, "digits/1/regular/quick", 0.5);
@@ -230,14 +236,17 @@ static void forward_says_that_another_logger_takes_results_of_its_sink(void **st
     assert_true(said_of_sink(scene, scene->directory));
     fixture_finish(scene->fx, "digits/2/regular/quick", 0.5);
     FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) == 0);
-    FIXTURE_UNTIL(said_of_sink(scene, "two loggers")); // Still, once both know.
+    FIXTURE_UNTIL(said_of_sink(scene, "two loggers")); // The warning stays when both know.
     evq_forward_stop(other);
     assert_status(evq_forward_join(other, NULL), EVQ_OK);
     FIXTURE_UNTIL(said_of_sink(scene, ""));
 }
 
-/* The best one's links wait for no file server, and neither do results of other runs. */
-static void forward_goes_on_when_a_checkpoint_does_not_answer(void **state)
+/*
+ * A hanging file server must delay neither the links to the best checkpoints nor the results of
+ * other runs.
+ */
+static void forward_continues_when_a_checkpoint_does_not_answer(void **state)
 {
     static const struct evq_root root = {.name = "ckpt", .path = "/"};
     struct scene *scene = *state;
@@ -251,11 +260,11 @@ static void forward_goes_on_when_a_checkpoint_does_not_answer(void **state)
     FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) == 0);
     assert_int_equal(atomic_load(&looks), 1);
     evq_forward_stop(scene->forward);
-    assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK); // It does not wait either.
+    assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK); // This does not wait either.
     scene->forward = NULL;
 }
 
-static void forward_says_no_more_what_ailed_the_one_before(void **state)
+static void forward_clears_the_error_of_an_earlier_process(void **state)
 {
     struct scene *scene = *state;
 
@@ -280,8 +289,10 @@ static void stop_at_the_first(void *context, size_t number,
     (void)sem_post(&scene->started);
 }
 
-/* A batch may take a slow receiver longer than who asked for the end waits before he kills: what
- * was sent by then would be sent again. */
+/*
+ * A slow receiver may need longer for a batch than the time before a kill. What was sent by then
+ * would be sent again.
+ */
 static void forward_ends_between_two_that_are_sent(void **state)
 {
     enum { JOBS = 5 };
@@ -305,7 +316,10 @@ static void forward_ends_between_two_that_are_sent(void **state)
     fixture_receiver_stop(receiver);
 }
 
-/* What one sink has acknowledged is trimmed unless another registered sink still needs it. */
+/*
+ * An entry that one sink has acknowledged is trimmed, unless another registered sink still needs
+ * it.
+ */
 static void forward_registers_all_sinks_before_one_reads(void **state)
 {
     struct scene *scene = *state;
@@ -331,17 +345,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(forward_registers_all_sinks_before_one_reads, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(
-            forward_takes_what_an_earlier_one_left_behind_much_that_is_held, setup, teardown),
-        cmocka_unit_test_setup_teardown(forward_writes_what_it_has_no_room_to_hold, setup,
+        cmocka_unit_test_setup_teardown(forward_takes_entries_behind_many_that_are_held_back, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(forward_writes_entries_that_it_cannot_hold_back, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_writes_what_is_held_back_before_it_ends, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_says_that_another_logger_takes_results_of_its_sink,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(forward_goes_on_when_a_checkpoint_does_not_answer, setup,
+        cmocka_unit_test_setup_teardown(forward_continues_when_a_checkpoint_does_not_answer, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(forward_says_no_more_what_ailed_the_one_before, setup,
+        cmocka_unit_test_setup_teardown(forward_clears_the_error_of_an_earlier_process, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_ends_between_two_that_are_sent, setup, teardown),
     };

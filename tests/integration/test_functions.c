@@ -38,7 +38,7 @@ static int empty(void **state)
     return 0;
 }
 
-/* As every program looks before it works with a queue. */
+/* Checks the library as every program does before it uses a queue. */
 static enum evq_status look(struct evq_conn *of, int64_t *ret_build, struct evq_error *err)
 {
     struct evq_queue_info info;
@@ -51,7 +51,7 @@ static enum evq_status look(struct evq_conn *of, int64_t *ret_build, struct evq_
     return status;
 }
 
-/* A library of our name that says it is this build of this major. */
+/* Returns a library with evalq's name that claims this build and major version. */
 static void load_fake(int major, int64_t build)
 {
     char text[512];
@@ -78,7 +78,7 @@ static void functions_install_loads_where_none_is(void **state)
     assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_function_library_build);
     assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK,
-                      &err); // Again: nothing.
+                      &err); // A second call does nothing.
 }
 
 static void functions_install_replaces_a_lower_build_only(void **state)
@@ -94,7 +94,7 @@ static void functions_install_replaces_a_lower_build_only(void **state)
     assert_int_equal(build, evq_function_library_build);
 
     load_fake(1, evq_function_library_build +
-                     7); // A newer one serves older programs; it is not put back.
+                     7); // A newer library serves older programs, so it is not replaced.
     assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_function_library_build + 7);
     build = 0;
@@ -128,7 +128,7 @@ static void functions_that_answer_out_of_shape_are_refused(void **state)
                      "flags={'no-writes'}, callback=function() return {'one'} end}",
                      NULL));
     assert_status(look(conn, &build, &err), EVQ_E_IO);
-    // A library of our name without info is replaced.
+    // A library with evalq's name that lacks its info function is replaced.
     evq_reply_free(fixture_call(conn, "FUNCTION", "LOAD", "REPLACE",
                                 "#!lua name=evalq_v1\nredis.register_function('evalq_v1_old', "
                                 "function() return 1 end)",
@@ -150,7 +150,7 @@ static void functions_survive_a_kill_with_aof(void **state)
     fixture_redis_kill(own);
     fixture_redis_restart(own);
     enum evq_status status = look(mine, &build, &err);
-    if (status == EVQ_E_IO) { // The socket of before the kill.
+    if (status == EVQ_E_IO) { // This is the socket from before the kill.
         status = look(mine, &build, &err);
     }
     assert_status_err(status, EVQ_OK, &err);
@@ -158,7 +158,7 @@ static void functions_survive_a_kill_with_aof(void **state)
     fixture_redis_free(own);
 }
 
-/* Workers may call functions, never load them. */
+/* Workers may call functions, but not load them. */
 static void functions_install_needs_permission(void **state)
 {
     (void)state;
@@ -175,8 +175,9 @@ static void functions_install_needs_permission(void **state)
     assert_holds(err.message, "worker");
     assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK, &err);
     assert_status_err(evq_function_library_install(worker, &build, &err), EVQ_OK,
-                      &err); // Nothing to do.
-    // Allowed to call a function, but not what it calls: that is a matter of permission too.
+                      &err); // There is nothing to do.
+    // The user may call the function, but not the commands inside it. That is a missing permission
+    // too.
     evq_reply_free(fixture_call(conn, "ACL", "SETUSER", "worker", "-@read", NULL));
     assert_status_err(look(worker, &build, &err), EVQ_E_AUTH, &err);
     evq_conn_close(worker);

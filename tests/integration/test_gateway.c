@@ -1,5 +1,5 @@
 /*
- * evalq-gateway: it starts, answers who may ask, and ends in order.
+ * Tests evalq-gateway: it starts, answers authorized clients, and ends in order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static void gateway_answers_and_drains(void **state)
     assert_int_equal(fixture_gateway_stop(gateway), 0);
 }
 
-static void gateway_says_what_it_does_not_know(void **state)
+static void gateway_reports_unknown_routes(void **state)
 {
     struct fixture_gateway *gateway = *state;
     assert_int_equal(code_of(gateway, "GET", "/nothing", NULL), 404);
@@ -80,8 +80,8 @@ static void gateway_says_what_it_does_not_know(void **state)
     (void)close(fd);
 }
 
-/* Told not to guess at types, a browser runs nothing that is sent as another. */
-static void gateway_sends_each_file_of_the_page_as_what_it_is(void **state)
+/* With this header, a browser does not guess types, so it runs no file that has another type. */
+static void gateway_sends_each_file_of_the_page_with_its_type(void **state)
 {
     static const char *const kinds[][2] = {
         {"/", "\r\nContent-Type: text/html; charset=utf-8\r\n"},
@@ -95,7 +95,7 @@ static void gateway_sends_each_file_of_the_page_as_what_it_is(void **state)
     }
 }
 
-static void gateway_wants_a_token_where_one_is_needed(void **state)
+static void gateway_requires_a_token_where_one_is_needed(void **state)
 {
     struct fixture_gateway *gateway = *state;
     assert_int_equal(code_of(gateway, "GET", "/v1/queue", NULL), 401);
@@ -112,11 +112,11 @@ static bool token_counts(struct fixture_gateway *gateway, const char *token)
     return code_of(gateway, "GET", "/v1/queue", token) == 200;
 }
 
-/* Another file, a file that is wrong, a digest instead of a token. */
+/* The tokens change to another file, to a wrong file, and to a digest instead of a token. */
 static void gateway_reads_tokens_again_when_they_change(void **state)
 {
     struct fixture_gateway *gateway = *state;
-    // The SHA-256 of "another-token-0123456789", by sha256sum.
+    // This is the SHA-256 of "another-token-0123456789", by sha256sum.
     fixture_file_write(gateway->dir, "tokens",
                        "new read "
                        "sha256:993b1be274d81438a4472fb044321f2c0966e4d6ecdd225f29d453ecc99c3a8f\n");
@@ -128,7 +128,7 @@ static void gateway_reads_tokens_again_when_they_change(void **state)
     assert_true(token_counts(gateway, "another-token-0123456789"));
     assert_int_equal(kill(gateway->pid, SIGHUP), 0);
     FIXTURE_UNTIL(fixture_file_holds(gateway->dir, "gateway.err", "tokens_kept") > 1);
-    // No token is told in the log.
+    // The log contains no token.
     assert_int_equal(fixture_file_holds(gateway->dir, "gateway.err", "0123456789"), 0);
 }
 
@@ -139,7 +139,7 @@ static void gateway_without_tokens_lets_this_machine_read(void **state)
     fixture_gateway_start(gateway, NULL);
     assert_int_equal(code_of(gateway, "GET", "/v1/queue", NULL), 200);
     assert_int_equal(code_of(gateway, "GET", "/v1/queue", "nobody-knows-this-one"), 200);
-    // A page that has its own name lead here sends that name.
+    // A page whose host name leads to this address sends that name.
     static const char rebound[] =
         "GET /v1/queue HTTP/1.1\r\nHost: evil.example.org\r\nConnection: close\r\n\r\n";
     const int fd = fixture_http_connect(gateway);
@@ -169,10 +169,10 @@ static void expect_refusal(struct fixture_gateway *gateway, int code, const char
         fail_msg("%s %s: exit code %d: %s", option, value, output.exit_code, output.err);
     }
     assert_holds(output.err, words);
-    assert_string_equal(strchr(output.err, '\n'), "\n"); // One line.
+    assert_string_equal(strchr(output.err, '\n'), "\n"); // The output is one line.
 }
 
-static void gateway_refuses_to_start_on_what_cannot_be_meant(void **state)
+static void gateway_refuses_to_start_with_wrong_settings(void **state)
 {
     struct fixture_gateway *gateway = *state;
     char path[256];
@@ -198,8 +198,11 @@ static void gateway_refuses_to_start_on_what_cannot_be_meant(void **state)
     expect_refusal(gateway, 7, "evalq admin install", "--listen", "127.0.0.1:0");
 }
 
-/* Redis goes and comes: /healthz stays, /readyz tells, and nothing has to be started anew. */
-static void gateway_outlives_redis(void **state)
+/*
+ * Redis stops and returns. /healthz stays good, /readyz shows the outage, and nothing must be
+ * restarted.
+ */
+static void gateway_survives_an_outage_of_redis(void **state)
 {
     struct fixture_gateway *gateway = *state;
     assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 200);
@@ -210,14 +213,16 @@ static void gateway_outlives_redis(void **state)
     assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 503);
     fixture_redis_restart(gateway->fx->redis);
     struct evq_queue_info info;
-    assert_status(evq_queue_info(gateway->fx->queue, &info, NULL), EVQ_E_IO); // Its own socket.
+    // This is the gateway's own socket.
+    assert_status(evq_queue_info(gateway->fx->queue, &info, NULL), EVQ_E_IO);
     fixture_reset(gateway->fx);
-    for (int i = 0; i < 8; i++) { // Each thread of the pool has lost its connection: none shows it.
+    // Each thread of the pool has lost its connection, but no request shows it.
+    for (int i = 0; i < 8; i++) {
         assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 200);
     }
 }
 
-/* The line of `evalq admin acl` for a role, given to the server that runs. */
+/* Gives the line of `evalq admin acl` for a role to the running server. */
 static void set_role(struct fixture_gateway *gateway, const char *role)
 {
     static struct fixture_output output;
@@ -244,7 +249,7 @@ static void set_role(struct fixture_gateway *gateway, const char *role)
     evq_reply_free(answer);
 }
 
-/* What the role `gateway` may do in Redis is enough for all that the gateway does. */
+/* The permissions of the role `gateway` are sufficient for everything that the gateway does. */
 static void gateway_needs_no_more_than_its_role(void **state)
 {
     struct fixture_gateway *gateway = *state;
@@ -262,7 +267,7 @@ static void gateway_needs_no_more_than_its_role(void **state)
     (void)snprintf(url, sizeof url, "unix://gateway@%s", gateway->fx->redis->socket);
     gateway->program.url = url;
     gateway->program.password = path;
-    fixture_gateway_start(gateway, "--tokens", "tokens", NULL); // There are no results yet.
+    fixture_gateway_start(gateway, "--tokens", "tokens", NULL); // No results exist yet.
     fixture_finish(gateway->fx, "a/1/regular/quick", 0.5);
     static const char *const gets[] = {"/v1/queue",
                                        "/v1/workers",
@@ -300,7 +305,10 @@ static void gateway_needs_no_more_than_its_role(void **state)
     gateway->program.password = NULL;
 }
 
-/* The word after `word` in a file of a directory, up to a blank; "" while it is not there. */
+/*
+ * Returns the text after `word`, up to a blank, in a file of a directory; "" if it does not exist
+ * yet.
+ */
 static void word_after(const char *dir, const char *name, const char *word, char out[128])
 {
     char path[256];
@@ -345,7 +353,7 @@ static void up_starts_the_gateway_when_the_configuration_has_one(void **state)
     json_decref(fixture_http_json(&other, 401, "GET", "/v1/queue", FIXTURE_TOKEN_READ, NULL));
     assert_int_equal(kill(pid, SIGTERM), 0);
     assert_int_equal(fixture_program_wait(pid), 0);
-    // The address of the one that runs: said at once, and nothing is left running.
+    // The address is in use. This is reported at once, and nothing is left running.
     (void)snprintf(config, sizeof config, "gateway: {listen: \"127.0.0.1:%d\"}\n", gateway->port);
     fixture_file_write(gateway->dir, "evalq.yaml", config);
     fixture_program_run(&up, &output, "up", "--workers", "0", (char *)NULL);
@@ -378,7 +386,7 @@ static void up_serves_the_page_without_a_configuration(void **state)
     assert_int_equal(fixture_program_wait(pid), 0);
     fixture_program_run(&up, &output, "page", (char *)NULL);
     assert_int_equal(output.exit_code, 3);
-    // Each `evalq up` makes a new key, and --no-page serves no page.
+    // Each `evalq up` creates a new key, and --no-page serves no page.
     (void)snprintf(address, sizeof address, "%s", token);
     pid = fixture_program_start(&up, "up", "up", "--workers", "0", "--no-page", (char *)NULL);
     FIXTURE_UNTIL(fixture_file_holds(gateway->dir, ".evalq/url", "unix:") == 1);
@@ -400,18 +408,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gateway_answers_and_drains, setup, teardown),
-        cmocka_unit_test_setup_teardown(gateway_says_what_it_does_not_know, setup, teardown),
-        cmocka_unit_test_setup_teardown(gateway_sends_each_file_of_the_page_as_what_it_is, setup,
+        cmocka_unit_test_setup_teardown(gateway_reports_unknown_routes, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_sends_each_file_of_the_page_with_its_type, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(gateway_wants_a_token_where_one_is_needed, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_requires_a_token_where_one_is_needed, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(gateway_reads_tokens_again_when_they_change, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(gateway_without_tokens_lets_this_machine_read, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(gateway_refuses_to_start_on_what_cannot_be_meant, setup,
+        cmocka_unit_test_setup_teardown(gateway_refuses_to_start_with_wrong_settings, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(gateway_warns_when_it_is_open_to_all, setup, teardown),
-        cmocka_unit_test_setup_teardown(gateway_outlives_redis, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_survives_an_outage_of_redis, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_needs_no_more_than_its_role, setup, teardown),
         cmocka_unit_test_setup_teardown(up_serves_the_page_without_a_configuration, setup,
                                         teardown),

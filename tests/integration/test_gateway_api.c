@@ -1,5 +1,5 @@
 /*
- * The JSON API of evalq-gateway against a real queue.
+ * Tests the JSON API of evalq-gateway with a real queue.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,7 +41,7 @@ static json_t *post(const struct fixture_gateway *gateway, int code, const char 
     return fixture_http_json(gateway, code, "POST", target, FIXTURE_TOKEN_WRITE, body);
 }
 
-/* The text at a path such as "jobs.0.state"; numbers in decimal, "" when there is none. */
+/* Returns the value at a path such as "jobs.0.state" as text; "" if there is none. */
 static const char *at(const json_t *json, const char *path)
 {
     static char texts[4][128];
@@ -74,7 +74,7 @@ static void checkpoint(const struct fixture_gateway *gateway, const char *name, 
     fixture_safetensors(path, &tensor, 1);
 }
 
-static void submit_takes_what_evalq_submit_takes(void **state)
+static void submit_accepts_the_options_of_evalq_submit(void **state)
 {
     struct fixture_gateway *gateway = *state;
     char body[512];
@@ -88,7 +88,7 @@ static void submit_takes_what_evalq_submit_takes(void **state)
     assert_string_equal(at(answer, "jobs.0.answer"), "queued");
     assert_int_equal(strlen(at(answer, "fingerprint")), 32);
     json_decref(answer);
-    answer = post(gateway, 200, "/v1/jobs", body); // Once in effect, however often it is sent.
+    answer = post(gateway, 200, "/v1/jobs", body); // However often it is sent, it has one effect.
     assert_string_equal(at(answer, "jobs.0.answer"), "duplicate");
     json_decref(answer);
     struct evq_claim *claim = fixture_claim(gateway->fx);
@@ -108,7 +108,7 @@ static void submit_takes_what_evalq_submit_takes(void **state)
     json_decref(answer);
 }
 
-/* One clear sentence, naming the member; nothing gets into the queue. */
+/* The error is one sentence that names the member, and the queue does not change. */
 static void submit_refuses_what_is_wrong_by_name(void **state)
 {
     struct fixture_gateway *gateway = *state;
@@ -151,7 +151,7 @@ static void submit_refuses_what_is_wrong_by_name(void **state)
         assert_holds(at(answer, "detail"), cases[i][1]);
         json_decref(answer);
     }
-    json_t *answer = post(gateway, 409, "/v1/jobs", // Its root is here, and the file is not.
+    json_t *answer = post(gateway, 409, "/v1/jobs", // The root exists here, but the file does not.
                           "{\"run\": \"a\", \"step\": 1, \"suites\": \"q\", \"root\": \"ckpt\", "
                           "\"path\": \"gone\"}");
     assert_string_equal(at(answer, "error"), "gone");
@@ -210,7 +210,7 @@ static void jobs_are_listed_in_pages_over_all_states(void **state)
     json_decref(page);
     page = get(gateway, 200, "/v1/jobs?state=queued&run=b");
     const size_t of_b = json_array_size(json_object_get(page, "jobs"));
-    assert_true(of_b == 4 || of_b == 3); // The claimed one may be b's.
+    assert_true(of_b == 4 || of_b == 3); // The claimed job may be the one of b.
     json_decref(page);
     json_decref(get(gateway, 400, "/v1/jobs?state=queud"));
     json_decref(get(gateway, 400, "/v1/jobs?count=0"));
@@ -243,19 +243,23 @@ static void job_is_shown_cancelled_and_queued_again(void **state)
     answer = post(gateway, 200, "/v1/jobs/a/1/regular/quick/retry", NULL);
     assert_string_equal(at(answer, "id"), "a/1/regular/quick");
     json_decref(answer);
-    // Its client may not have heard, and asks again.
+    // The client may have lost the answer, so it asks again.
     json_decref(post(gateway, 200, "/v1/jobs/a/1/regular/quick/retry", NULL));
     evq_claim_free(fixture_claim(gateway->fx));
     json_decref(post(gateway, 200, "/v1/jobs/a/1/regular/quick/retry", NULL));
     (void)fixture_submit(gateway->fx, "a/9/regular/quick");
-    json_decref(post(gateway, 409, "/v1/jobs/a/9/regular/quick/retry", NULL)); // Nobody had to.
+    // The job had not failed.
+    json_decref(post(gateway, 409, "/v1/jobs/a/9/regular/quick/retry", NULL));
     json_decref(post(gateway, 404, "/v1/jobs/b/1/regular/quick/retry", NULL));
     json_decref(post(gateway, 404, "/v1/jobs/b/1/regular/quick/cancel", NULL));
     json_decref(post(gateway, 400, "/v1/jobs/a/1/regular/quick/cancel", "{\"why\": \"\"}"));
 }
 
-/* Who got no answer asks again by the same name: also when the job has long been done. */
-static void retry_of_a_name_is_answered_as_the_first_time(void **state)
+/*
+ * A client without an answer repeats its request with the same name, even long after the job is
+ * done.
+ */
+static void repeated_request_gets_the_first_answer(void **state)
 {
     static const char path[] = "/v1/jobs/a/1/regular/quick/retry";
     static const char *const wrong[] = {
@@ -282,11 +286,11 @@ static void retry_of_a_name_is_answered_as_the_first_time(void **state)
         }
     }
     fixture_assert_state(fx, "a/1/regular/quick", "done");
-    json_decref(post(gateway, 409, path, "{\"request\": \"mine-2\"}")); // That is another one.
+    json_decref(post(gateway, 409, path, "{\"request\": \"mine-2\"}")); // This is another request.
     json_decref(post(gateway, 409, path, NULL));
 }
 
-static void log_is_the_file_or_what_redis_kept(void **state)
+static void log_is_the_file_or_its_copy_in_redis(void **state)
 {
     struct fixture_gateway *gateway = *state;
     struct fixture *fx = gateway->fx;
@@ -306,7 +310,7 @@ static void log_is_the_file_or_what_redis_kept(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     (void)snprintf(path, sizeof path, "%s/scratch/logs", gateway->dir);
     assert_int_equal(mkdir(path, 0700), 0);
-    // What another queue's job of that name wrote is not its log.
+    // A log of another queue's job with this name is not returned.
     fixture_file_write(gateway->dir, "scratch/logs/a_1_regular_quick.a1.01234567.log", "foreign\n");
     log = get(gateway, 200, "/v1/jobs/a/1/regular/quick/log");
     assert_holds(at(log, "log"), "last words");
@@ -412,16 +416,16 @@ static void pause_is_for_writers_and_says_what_it_did(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(submit_takes_what_evalq_submit_takes, setup, teardown),
+        cmocka_unit_test_setup_teardown(submit_accepts_the_options_of_evalq_submit, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(submit_refuses_what_is_wrong_by_name, setup, teardown),
         cmocka_unit_test_setup_teardown(rights_separate_readers_from_writers, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_are_listed_in_pages_over_all_states, setup, teardown),
         cmocka_unit_test_setup_teardown(job_is_shown_cancelled_and_queued_again, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_are_explained_when_asked, setup, teardown),
         cmocka_unit_test_setup_teardown(pause_is_for_writers_and_says_what_it_did, setup, teardown),
-        cmocka_unit_test_setup_teardown(retry_of_a_name_is_answered_as_the_first_time, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(log_is_the_file_or_what_redis_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(repeated_request_gets_the_first_answer, setup, teardown),
+        cmocka_unit_test_setup_teardown(log_is_the_file_or_its_copy_in_redis, setup, teardown),
         cmocka_unit_test_setup_teardown(runs_give_results_and_their_best, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

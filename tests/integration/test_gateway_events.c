@@ -1,6 +1,5 @@
 /*
- * Server-sent events: nothing is missed, nothing comes twice, whoever listens and whatever is
- * restarted.
+ * Tests server-sent events: each listener gets each event exactly once, even across restarts.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +21,7 @@
 
 /* ---- the ring ---- */
 
-/* Everything there is for the listener, pulled in pieces of at most `piece` bytes. */
+/* Reads all events for the listener in pieces of at most `piece` bytes. */
 static const char *pull_all(struct evq_listener *listener, size_t piece)
 {
     static char text[65536];
@@ -51,7 +50,7 @@ static struct evq_events *ring(void)
     struct evq_events *events = NULL;
     const struct evq_events_config config = {.config = NULL};
     assert_status(evq_events_start(&config, &events, NULL), EVQ_OK);
-    // Nothing is known yet: who wants to go on is told so.
+    // The ring knows no events yet, so a listener that wants to resume is told to reset.
     struct evq_listener *early = evq_events_listen(events, "1-0", "");
     assert_int_equal(count_of(pull_all(early, 4096), "event: reset"), 1);
     evq_listener_close(early);
@@ -74,7 +73,7 @@ static void listener_gets_each_event_once_however_it_pulls(void **state)
 {
     (void)state;
     struct evq_events *events = ring();
-    add_numbered(events, 1, 3); // Before: not for who begins now.
+    add_numbered(events, 1, 3); // This event came before, so a new listener does not get it.
     static const size_t pieces[] = {1, 7, 40, 4096};
     for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++) {
         struct evq_listener *listener = evq_events_listen(events, "", "");
@@ -87,7 +86,7 @@ static void listener_gets_each_event_once_however_it_pulls(void **state)
         char last[64];
         (void)snprintf(last, sizeof last, "id: 100-%d\nevent: result\ndata: {\"n\": %d}\n\n",
                        14 + 10 * (int)p, 14 + 10 * (int)p);
-        assert_string_equal(strstr(text, last), last); // The last, whole.
+        assert_string_equal(strstr(text, last), last); // The last event is complete.
         evq_listener_close(listener);
     }
     evq_events_free(events);
@@ -98,7 +97,7 @@ static void listener_resumes_after_the_id_that_it_saw(void **state)
     (void)state;
     struct evq_events *events = ring();
     add_numbered(events, 1, 100);
-    evq_events_add(events, "", "queue", "", "{}"); // Has no id, and comes where it came.
+    evq_events_add(events, "", "queue", "", "{}"); // This event has no id, and keeps its place.
     add_numbered(events, 100, 103);
     for (int seen = 1; seen < 103; seen++) {
         char id[32];
@@ -118,7 +117,9 @@ static void listener_resumes_after_the_id_that_it_saw(void **state)
     evq_events_free(events);
 }
 
-/* Who is too slow, or was away too long, is told so instead of being left with a gap. */
+/*
+ * A listener that is too slow, or was away too long, is told to reset, so it knows about the gap.
+ */
 static void listener_is_told_to_reset_when_events_are_gone(void **state)
 {
     (void)state;
@@ -128,7 +129,7 @@ static void listener_is_told_to_reset_when_events_are_gone(void **state)
     struct evq_listener *away = evq_events_listen(events, "98-7", "");
     assert_int_equal(count_of(pull_all(away, 4096), "event: reset"), 1);
     evq_listener_close(away);
-    add_numbered(events, 1, 5000); // More than the ring holds.
+    add_numbered(events, 1, 5000); // These are more events than the ring can hold.
     const char *text = pull_all(slow, 4096);
     assert_int_equal(count_of(text, "event: reset"), 1);
     assert_int_equal(count_of(text, "event: result"), 0);
@@ -142,7 +143,7 @@ static void listener_is_told_to_reset_when_events_are_gone(void **state)
     away = evq_events_listen(events, "100-4999", "");
     assert_int_equal(count_of(pull_all(away, 4096), "event: result"), 2);
     evq_listener_close(away);
-    // Large ones: the ring's bytes are bounded too.
+    // These events are large, because the ring also limits its bytes.
     char *large = malloc((size_t)1 << 20);
     assert_non_null(large);
     memset(large, ' ', ((size_t)1 << 20) - 1);
@@ -199,7 +200,7 @@ static void stream_close(struct stream *stream)
     free(stream);
 }
 
-/* Reads what is there; whether the word has come so many times. */
+/* Reads what has arrived. Returns whether the word has come so many times. */
 static bool stream_has(struct stream *stream, const char *word, int times)
 {
     struct pollfd ready = {.fd = stream->fd, .events = POLLIN};
@@ -216,7 +217,7 @@ static bool stream_has(struct stream *stream, const char *word, int times)
 
 #define UNTIL(stream, word, times) FIXTURE_UNTIL(stream_has((stream), (word), (times)))
 
-/* The id of the last event that was read. */
+/* Returns the id of the last event that was read. */
 static void last_id_of(const struct stream *stream, char out[64])
 {
     const char *at = NULL;
@@ -242,7 +243,7 @@ static void results_come_as_they_are_published_and_resume(void **state)
     last_id_of(stream, id);
     stream_close(stream);
 
-    fixture_finish(gateway->fx, "a/2/regular/quick", 0.5); // Nobody listens.
+    fixture_finish(gateway->fx, "a/2/regular/quick", 0.5); // There is no listener.
     stream = stream_open(gateway, "", id);
     UNTIL(stream, "event: end", 1);
     assert_int_equal(count_of(stream->text, "event: result"), 1);
@@ -250,7 +251,7 @@ static void results_come_as_they_are_published_and_resume(void **state)
     assert_null(strstr(stream->text, "a/1/regular/quick#"));
     stream_close(stream);
 
-    // A restart of the gateway, with results meanwhile.
+    // The gateway restarts, and results arrive meanwhile.
     assert_int_equal(fixture_gateway_stop(gateway), 0);
     fixture_finish(gateway->fx, "b/3/regular/quick", 0.5);
     fixture_gateway_start(gateway, "--tokens", "tokens", NULL);
@@ -266,17 +267,17 @@ static void results_come_as_they_are_published_and_resume(void **state)
     stream_close(stream);
 }
 
-/* Whether /metrics has the line. */
+/* Returns whether /metrics has the line. */
 static bool scraped(const struct fixture_gateway *gateway, const char *line)
 {
-    static struct fixture_http_reply reply; // Large.
+    static struct fixture_http_reply reply; // It is static, because it is large.
 
     fixture_http(gateway, "GET", "/metrics", FIXTURE_TOKEN_READ, NULL, &reply);
     return reply.code == 200 && strstr(reply.body, line) != NULL;
 }
 
-/* To Prometheus they would have come at once, when the gateway was started. */
-static void what_came_before_the_gateway_is_not_counted(void **state)
+/* For Prometheus, all of them would seem to have come when the gateway started. */
+static void results_before_the_start_are_not_counted(void **state)
 {
     struct fixture_gateway *gateway = *state;
 
@@ -289,15 +290,15 @@ static void what_came_before_the_gateway_is_not_counted(void **state)
     FIXTURE_UNTIL(scraped(gateway, "suite=\"quick\",state=\"done\"} 1\n"));
 }
 
-/* Who is paused or at a cap needs no worker: an alert of it would never end. */
-static void what_waits_by_order_is_not_unserved(void **state)
+/* A paused job, or one at a cap, needs no worker, so an alert about it would never end. */
+static void paused_and_capped_jobs_are_not_unserved(void **state)
 {
     struct fixture_gateway *gateway = *state;
     struct fixture *fx = gateway->fx;
     const char *const unserved = "suite=\"quick\",needs=\"\"} 1\n# HELP evalq_jobs_submitted_total";
 
     (void)fixture_submit(fx, "a/1/regular/quick");
-    assert_true(scraped(gateway, unserved)); // Nobody offers the suite.
+    assert_true(scraped(gateway, unserved)); // No worker offers the suite.
     assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_SUITE, "quick", true, NULL), EVQ_OK);
     assert_false(scraped(gateway, unserved));
     assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_QUEUE, "", true, NULL), EVQ_OK);
@@ -312,7 +313,7 @@ static void what_waits_by_order_is_not_unserved(void **state)
     evq_claim_free(claim);
 }
 
-static void changes_of_state_are_told_while_somebody_listens(void **state)
+static void changes_of_state_are_sent_while_somebody_listens(void **state)
 {
     struct fixture_gateway *gateway = *state;
     struct fixture *fx = gateway->fx;
@@ -322,14 +323,15 @@ static void changes_of_state_are_told_while_somebody_listens(void **state)
     struct evq_claim *claim = fixture_claim(fx);
     UNTIL(stream, "\"state\":\"running\"", 1);
     assert_holds(stream->text, "\"worker\":\"worker-1\"");
-    assert_null(strstr(stream->text, claim->token)); // Who has it could write for the worker.
+    // Whoever has this token could write as the worker.
+    assert_null(strstr(stream->text, claim->token));
     assert_status(evq_queue_release(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     UNTIL(stream, "\"state\":\"queued\"", 1);
     evq_claim_free(claim);
     stream_close(stream);
 }
 
-static void stream_goes_on_when_redis_is_killed_or_flushed(void **state)
+static void stream_continues_when_redis_is_killed_or_flushed(void **state)
 {
     struct fixture_gateway *gateway = *state;
     struct evq_queue_info info;
@@ -338,7 +340,7 @@ static void stream_goes_on_when_redis_is_killed_or_flushed(void **state)
     fixture_finish(gateway->fx, "a/1/regular/quick", 0.5);
     UNTIL(stream, "event: end", 1);
     fixture_redis_kill(gateway->fx->redis);
-    fixture_redis_restart(gateway->fx->redis); // Without its data.
+    fixture_redis_restart(gateway->fx->redis); // Redis restarts without its data.
     assert_status(evq_queue_info(gateway->fx->queue, &info, NULL), EVQ_E_IO);
     fixture_reset(gateway->fx);
     fixture_finish(gateway->fx, "a/2/regular/quick", 0.5);
@@ -356,7 +358,7 @@ static void stop_ends_streams_at_once(void **state)
         UNTIL(streams[i], "retry: 2000", 1);
     }
     assert_int_equal(fixture_gateway_stop(gateway), 0);
-    // It waited for none of them, as it does for requests, to the end of its ten seconds.
+    // The gateway does not wait for streams; for requests it waits up to ten seconds.
     assert_int_equal(fixture_file_holds(gateway->dir, "gateway.err", "cut_off=0"), 1);
     for (size_t i = 0; i < 20; i++) {
         stream_close(streams[i]);
@@ -381,12 +383,11 @@ int main(void)
         cmocka_unit_test(listener_is_told_to_reset_when_events_are_gone),
         cmocka_unit_test_setup_teardown(results_come_as_they_are_published_and_resume, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(what_came_before_the_gateway_is_not_counted, setup,
+        cmocka_unit_test_setup_teardown(results_before_the_start_are_not_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(paused_and_capped_jobs_are_not_unserved, setup, teardown),
+        cmocka_unit_test_setup_teardown(changes_of_state_are_sent_while_somebody_listens, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(what_waits_by_order_is_not_unserved, setup, teardown),
-        cmocka_unit_test_setup_teardown(changes_of_state_are_told_while_somebody_listens, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(stream_goes_on_when_redis_is_killed_or_flushed, setup,
+        cmocka_unit_test_setup_teardown(stream_continues_when_redis_is_killed_or_flushed, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(stop_ends_streams_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_requests_are_refused, setup, teardown),

@@ -1,5 +1,6 @@
 /*
- * Clients that are slow, greedy, or speak no HTTP: the others are answered all the while.
+ * Tests clients that are slow or greedy, or do not speak HTTP. The other clients are answered all
+ * the time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +52,7 @@ static int setup_counting(void **state)
     return 0;
 }
 
-/* The gateway ends as it should, too: a sanitizer's report is a failure. */
+/* The gateway must also end in order, because a sanitizer's report is a failure. */
 static int teardown(void **state)
 {
     fixture_gateway_close(*state);
@@ -69,7 +70,7 @@ static void send_text(int fd, const char *text)
     fixture_http_send(fd, text, strlen(text));
 }
 
-/* Whether the other side has ended the connection; what it said before is dropped. */
+/* Returns whether the peer has closed the connection. Drops what it sent before. */
 static bool is_cut(int fd)
 {
     char bytes[4096];
@@ -99,9 +100,11 @@ static void close_all(const int *fds, size_t count)
     }
 }
 
-/* A byte of a head, of a body, or nothing at all, as seldom as keeps any idle timer from running
- * out. */
-static void who_drips_is_cut_while_others_are_served(void **state)
+/*
+ * The clients send a byte of a header or a body, or nothing, just often enough that no idle timer
+ * expires.
+ */
+static void slow_clients_are_cut_while_others_are_served(void **state)
 {
     struct fixture_gateway *gateway = *state;
     enum { DRIPS = 150 };
@@ -127,19 +130,21 @@ static void who_drips_is_cut_while_others_are_served(void **state)
     assert_serves(gateway);
 }
 
-/* A body that takes long, or a pause after a reply, is no reason to cut who is within its time. */
-static void who_asks_again_in_time_is_not_cut(void **state)
+/* A client within its time limit is not cut off because of a slow body or a pause after a reply. */
+static void clients_within_their_time_are_not_cut(void **state)
 {
     struct fixture_gateway *gateway = *state;
     int fd = fixture_http_connect(gateway);
-    int64_t last_ms = fixture_now_ms(); // When the request was sent whose reply came last.
-    int64_t end_ms = last_ms + 2500;    // Longer than the patience, which each reply renews.
+    int64_t last_ms = fixture_now_ms(); // The time of the request whose reply came last.
+    // This is longer than the time limit, which each reply renews.
+    int64_t end_ms = last_ms + 2500;
     const int64_t give_up_ms = last_ms + fixture_patience_ms();
     while (fixture_now_ms() < end_ms) {
         const int64_t asked_ms = fixture_now_ms();
         send_text(fd, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
         if (!fixture_http_read(fd, &reply)) {
-            assert_true(fixture_now_ms() - last_ms >= 1000); // This test was late itself: again.
+            // The test itself was late, so it repeats this.
+            assert_true(fixture_now_ms() - last_ms >= 1000);
             assert_true(fixture_now_ms() < give_up_ms);
             (void)close(fd);
             fd = fixture_http_connect(gateway);
@@ -173,7 +178,7 @@ static void heads_are_bounded(void **state)
     address[0] = '/';
     fixture_http(gateway, "GET", address, NULL, NULL, &reply);
     assert_int_equal(reply.code, 400);
-    const int fd = fixture_http_connect(gateway); // Many small ones.
+    const int fd = fixture_http_connect(gateway); // There are many small headers.
     send_text(fd, "GET /healthz HTTP/1.1\r\nHost: x\r\n");
     for (int i = 0; i < 5000 && !is_cut(fd); i++) {
         send_text(fd, "X-Small: 1\r\n");
@@ -204,7 +209,8 @@ static void bodies_are_bounded(void **state)
     body[0] = '{';
     char headers[64];
     (void)snprintf(headers, sizeof headers, "Content-Length: %zu\r\n", BODY_BYTES);
-    int fd = post_of(gateway, headers, body, BODY_BYTES); // Just allowed, and no JSON.
+    // The size is just allowed, and the body is not JSON.
+    int fd = post_of(gateway, headers, body, BODY_BYTES);
     assert_true(fixture_http_read(fd, &reply));
     assert_int_equal(reply.code, 400);
     assert_holds(reply.body, "not JSON");
@@ -212,7 +218,7 @@ static void bodies_are_bounded(void **state)
     static const char *const lengths[] = {"1048577", "99999999999999999999", "4294967297"};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         (void)snprintf(headers, sizeof headers, "Content-Length: %s\r\n", lengths[i]);
-        fd = post_of(gateway, headers, "", 0); // Said before a byte of it is taken.
+        fd = post_of(gateway, headers, "", 0); // The gateway answers before it reads the body.
         assert_true(fixture_http_read(fd, &reply));
         assert_int_equal(reply.code, 413);
         FIXTURE_UNTIL(is_cut(fd));
@@ -222,7 +228,7 @@ static void bodies_are_bounded(void **state)
     fixture_http_send(fd, body, (size_t)0x180000);
     FIXTURE_UNTIL(is_cut(fd));
     (void)close(fd);
-    // A refused one is read to its end, so that the client gets to read why.
+    // The gateway reads a refused body to its end, so that the client reads the reason.
     (void)snprintf(headers, sizeof headers, "Content-Length: %d\r\n", 900000);
     fd = fixture_http_connect(gateway);
     send_text(fd, "POST /v1/jobs HTTP/1.1\r\nHost: [::1]:80\r\n"
@@ -237,8 +243,8 @@ static void bodies_are_bounded(void **state)
     assert_serves(gateway);
 }
 
-/* A proxy may see another end of such a request: no byte behind it may be answered. */
-static void length_said_twice_is_refused_and_the_connection_closed(void **state)
+/* A proxy may see another end of such a request, so no byte after it may be answered. */
+static void two_content_lengths_are_refused_and_the_connection_closed(void **state)
 {
     struct fixture_gateway *gateway = *state;
     static const char *const lengths[] = {
@@ -265,8 +271,8 @@ static void length_said_twice_is_refused_and_the_connection_closed(void **state)
     assert_serves(gateway);
 }
 
-/* Each is answered by an error or by the end of the connection, never by what was not asked. */
-static void what_is_no_http_is_refused(void **state)
+/* Each is answered with an error or by closing the connection, and never with other data. */
+static void data_that_are_not_http_are_refused(void **state)
 {
     struct fixture_gateway *gateway = *state;
     static const char *const wrongs[] = {
@@ -274,7 +280,7 @@ static void what_is_no_http_is_refused(void **state)
         "GET\r\n\r\n",
         "GET /healthz\r\n\r\n",
         "GET /healthz HTTP/9.9\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\n\r\n", // No Host.
+        "GET /healthz HTTP/1.1\r\n\r\n", // There is no Host header.
         "GET http://127.0.0.1/healthz HTTP/1.1\r\nHost: x\r\n\r\n",
         "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
         "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -287,7 +293,7 @@ static void what_is_no_http_is_refused(void **state)
         "GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
         "GET /healthz?%ff=1 HTTP/1.1\r\nHost: x\r\n\r\n",
         "GET /healthz?a&b&c&d&e&f&g&h&i&j&k&l&m&n&o&p&q&r HTTP/1.1\r\nHost: x\r\n\r\n",
-        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", // TLS.
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", // This is a TLS handshake.
         "*1\r\n$4\r\nPING\r\n\r\n",
     };
     for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
@@ -337,7 +343,7 @@ static void random_bytes_change_nothing(void **state)
         }
         const int fd = fixture_http_connect(gateway);
         fixture_http_send(fd, text, used);
-        if (round % 2 == 0) { // Some leave without a word, some wait for the answer.
+        if (round % 2 == 0) { // Some clients close without waiting, others wait for the answer.
             (void)shutdown(fd, SHUT_WR);
             (void)fixture_http_read(fd, &reply);
         }
@@ -381,8 +387,11 @@ static bool many_descriptors(rlim_t want)
     return setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= want;
 }
 
-/* A thousand that say nothing, a thousand that say half; then more than there is room for. */
-static void thousands_of_connections_leave_room(void **state)
+/*
+ * A thousand clients send nothing, and a thousand send half a request. Then more connect than there
+ * is space for.
+ */
+static void thousands_of_connections_leave_space_for_others(void **state)
 {
     struct fixture_gateway *gateway = *state;
     int *fds = calloc(3 * MANY, sizeof *fds);
@@ -398,7 +407,7 @@ static void thousands_of_connections_leave_room(void **state)
         }
     }
     assert_serves(gateway);
-    assert_int_equal(cut_count(fds, MANY), 0); // A thousand are fine.
+    assert_int_equal(cut_count(fds, MANY), 0); // A thousand connections are allowed.
     for (size_t i = MANY; i < 3 * MANY; i++) {
         fds[i] = fixture_http_connect(gateway);
         if (i % 500 == 0) {
@@ -406,15 +415,15 @@ static void thousands_of_connections_leave_room(void **state)
         }
     }
     assert_serves(gateway);
-    FIXTURE_UNTIL(cut_count(fds, 3 * MANY) >= MANY - 48); // The oldest made room.
+    FIXTURE_UNTIL(cut_count(fds, 3 * MANY) >= MANY - 48); // The oldest connections were closed.
     assert_serves(gateway);
     close_all(fds, 3 * MANY);
     free(fds);
     assert_serves(gateway);
 }
 
-/* Who asks and asks and reads nothing fills his own buffers alone. */
-static void who_reads_nothing_holds_nobody_up(void **state)
+/* A client that sends requests and reads no answers fills only its own buffers. */
+static void a_client_that_reads_nothing_delays_nobody(void **state)
 {
     struct fixture_gateway *gateway = *state;
     enum { DEAF = 20 };
@@ -425,7 +434,7 @@ static void who_reads_nothing_holds_nobody_up(void **state)
         fds[i] = fixture_http_connect(gateway);
         const int small = 4096;
         (void)setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-        for (int k = 0; k < 2000; k++) { // Until nothing more is taken.
+        for (int k = 0; k < 2000; k++) { // Send until the gateway accepts no more.
             if (send(fds[i], ask, sizeof ask - 1, MSG_NOSIGNAL | MSG_DONTWAIT) <= 0) {
                 break;
             }
@@ -438,8 +447,11 @@ static void who_reads_nothing_holds_nobody_up(void **state)
     assert_serves(gateway);
 }
 
-/* Redis stands still: who asks for it is told so in time, and who does not is answered at once. */
-static void redis_that_stands_still_is_told(void **state)
+/*
+ * Redis is stopped. Requests that need it get an error in time, and the others get their answer at
+ * once.
+ */
+static void a_stopped_redis_is_reported(void **state)
 {
     struct fixture_gateway *gateway = *state;
     enum { ASKERS = 30 };
@@ -464,7 +476,7 @@ static void redis_that_stands_still_is_told(void **state)
     assert_serves(gateway);
 }
 
-static void who_asks_too_much_is_told_to_wait(void **state)
+static void too_many_requests_are_limited(void **state)
 {
     struct fixture_gateway *gateway = *state;
     int refused = 0;
@@ -475,15 +487,18 @@ static void who_asks_too_much_is_told_to_wait(void **state)
     assert_true(refused > 0);
     assert_holds(reply.head, reply.code == 429 ? "Retry-After: 1" : "200");
     fixture_http(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ, NULL, &reply);
-    assert_int_equal(reply.code, 200); // A token has a measure of its own.
+    assert_int_equal(reply.code, 200); // Each token has its own rate limit.
     for (int i = 0; i < 5; i++) {
         fixture_http(gateway, "GET", "/v1/queue", "guess-0123456789-guess", NULL, &reply);
     }
-    assert_int_equal(reply.code, 429); // Guessing is dear.
+    assert_int_equal(reply.code, 429); // A wrong token costs more.
 }
 
-/* A wrong token costs as much as many requests: guesses run out long before questions do. */
-static void who_guesses_tokens_is_told_to_wait_sooner(void **state)
+/*
+ * A wrong token costs as much as many requests, so guessing reaches the limit long before normal
+ * use.
+ */
+static void guessed_tokens_are_limited_sooner(void **state)
 {
     struct fixture_gateway *gateway = *state;
     int guesses = 0;
@@ -494,30 +509,29 @@ static void who_guesses_tokens_is_told_to_wait_sooner(void **state)
         guesses++;
     } while (reply.code == 401 && guesses < 1000);
     assert_true(guesses < 20);
-    assert_serves(gateway); // Who has one is not held up by them.
+    assert_serves(gateway); // A client with a token is not delayed by them.
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(who_drips_is_cut_while_others_are_served, setup_impatient,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(who_asks_again_in_time_is_not_cut, setup_impatient,
+        cmocka_unit_test_setup_teardown(slow_clients_are_cut_while_others_are_served,
+                                        setup_impatient, teardown),
+        cmocka_unit_test_setup_teardown(clients_within_their_time_are_not_cut, setup_impatient,
                                         teardown),
         cmocka_unit_test_setup_teardown(heads_are_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(bodies_are_bounded, setup, teardown),
-        cmocka_unit_test_setup_teardown(length_said_twice_is_refused_and_the_connection_closed,
+        cmocka_unit_test_setup_teardown(two_content_lengths_are_refused_and_the_connection_closed,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(what_is_no_http_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(data_that_are_not_http_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(random_bytes_change_nothing, setup_impatient, teardown),
         cmocka_unit_test_setup_teardown(pipelined_requests_are_answered_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(thousands_of_connections_leave_room, setup_patient,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(who_reads_nothing_holds_nobody_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(redis_that_stands_still_is_told, setup, teardown),
-        cmocka_unit_test_setup_teardown(who_asks_too_much_is_told_to_wait, setup_counting,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(who_guesses_tokens_is_told_to_wait_sooner, setup_counting,
+        cmocka_unit_test_setup_teardown(thousands_of_connections_leave_space_for_others,
+                                        setup_patient, teardown),
+        cmocka_unit_test_setup_teardown(a_client_that_reads_nothing_delays_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stopped_redis_is_reported, setup, teardown),
+        cmocka_unit_test_setup_teardown(too_many_requests_are_limited, setup_counting, teardown),
+        cmocka_unit_test_setup_teardown(guessed_tokens_are_limited_sooner, setup_counting,
                                         teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /*
- * evalq-logger, the real program against a real Redis: results published in any order while it is
- * killed again and again are each in the JSONL file once, in the event files once, and the best
- * link points at the best.
+ * Tests the program evalq-logger with a real Redis: results are published in any order while it is
+ * killed again and again. Each is in the JSONL file once and in the event files once, and the link
+ * points to the best checkpoint.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -144,7 +144,7 @@ static void job_submit(struct scene *scene, const char *run, int64_t step)
     evq_job_free(job);
 }
 
-/* Claims every queued job; claims has room for STEPS. */
+/* Claims all queued jobs; claims has space for STEPS. */
 static void jobs_claim(struct scene *scene, struct evq_claim **claims, uint32_t count)
 {
     struct evq_class classes[EVQ_QUEUE_CLASSES_MAX];
@@ -173,7 +173,7 @@ static void jobs_claim(struct scene *scene, struct evq_claim **claims, uint32_t 
     }
 }
 
-/* A curve with its maximum at step 77. */
+/* Returns a curve with its maximum at step 77. */
 static double accuracy_of(int64_t step)
 {
     return 0.9 - 0.001 * (double)(step > 77 ? step - 77 : 77 - step);
@@ -215,7 +215,7 @@ static void job_finish(struct scene *scene, struct evq_claim *claim)
     job_finish_with(scene, claim, &metric, 1);
 }
 
-/* How many task lines the JSONL file holds; each step at most once, or the test fails. */
+/* Returns how many task lines the JSONL file has, and fails if a step occurs twice. */
 static int lines_count(const struct scene *scene, int *seen)
 {
     char path[128];
@@ -230,7 +230,7 @@ static int lines_count(const struct scene *scene, int *seen)
     while (fgets(line, sizeof(line), file) != NULL) {
         json_t *object = json_loads(line, 0, NULL);
         if (object == NULL) {
-            break; // The line being written.
+            break; // This line is still being written.
         }
         if (json_string_length(json_object_get(object, "task")) > 0) {
             if (seen != NULL) {
@@ -267,7 +267,7 @@ static bool all_acknowledged(struct scene *scene, size_t wanted)
     return all && sinks == wanted;
 }
 
-/* One sorted event file, in which each point is once. */
+/* Asserts that there is one sorted event file in which each point occurs once. */
 static void assert_event_files_complete(const struct scene *scene)
 {
     struct evq_event_reader reader;
@@ -286,7 +286,7 @@ static void assert_event_files_complete(const struct scene *scene)
     assert_true(fd >= 0);
     evq_event_reader_init(&reader, fd);
     assert_status_err(evq_event_reader_next(&reader, &found, &err), EVQ_OK, &err);
-    assert_string_equal(reader.event.tag, ""); // The version record.
+    assert_string_equal(reader.event.tag, ""); // This is the version record.
     for (; found; step++) {
         assert_true(step < 0 ||
                     (reader.event.step == step && reader.event.value == (float)accuracy_of(step)));
@@ -320,10 +320,10 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
     for (int64_t i = 0; i < STEPS; i++) {
         job_submit(scene, "digits", i);
     }
-    job_submit(scene, ".jsonl.lock", 0); // What is of these is set aside, and holds nobody up.
+    job_submit(scene, ".jsonl.lock", 0); // The entries of these are set aside and delay no others.
     job_submit(scene, ".tensorboard.lock", 0);
     jobs_claim(scene, claims, JOBS);
-    for (size_t i = JOBS - 1; i > 0; i--) { // Finish in any order.
+    for (size_t i = JOBS - 1; i > 0; i--) { // The jobs finish in any order.
         size_t other = (size_t)evq_clock_jitter_ms(&scene->random, 1000000, 90) % (i + 1);
         struct evq_claim *moved = claims[i];
         claims[i] = claims[other];
@@ -334,7 +334,7 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
         job_finish(scene, claims[i]);
         evq_claim_free(claims[i]);
         if (i % 6 == 5) {
-            // Somewhere between the publication and its acknowledgement, or after.
+            // The kill comes between the publication and its acknowledgement, or later.
             int64_t until_ms = fixture_now_ms() + evq_clock_jitter_ms(&scene->random, 40, 100);
             int before = lines_count(scene, NULL);
             while (fixture_now_ms() < until_ms && lines_count(scene, NULL) == before) {
@@ -359,7 +359,7 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
     assert_true(is_linked(scene, "best"));
 }
 
-/* How long an evaluation took is no reason to keep its checkpoint. */
+/* A checkpoint is not kept because its evaluation was fast. */
 static void logger_links_the_best_of_each_metric_but_of_times(void **state)
 {
     static const struct evq_metric metrics[] = {{"eval_runtime", 2.5, -1, NAN},
@@ -379,12 +379,13 @@ static void logger_links_the_best_of_each_metric_but_of_times(void **state)
     assert_false(is_linked(scene, "best-eval.digits_runtime"));
     assert_false(is_linked(scene, "best-eval.digits_steps_per_second"));
     assert_true(is_linked(scene, "best-eval.digits.loss"));
-    assert_true(is_linked(scene, "best-eval-digits-a.b-c-3d8a2b60")); // With dots they are one.
+    // With dots, the names are one.
+    assert_true(is_linked(scene, "best-eval-digits-a.b-c-3d8a2b60"));
     assert_true(is_linked(scene, "best-eval-digits-a-b.c-6ce63313"));
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
 }
 
-static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
+static void logger_continues_when_redis_is_killed_or_flushed(void **state)
 {
     struct scene *scene = *state;
     struct evq_claim *claims[STEPS];
@@ -397,7 +398,7 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     logger_start(scene);
     for (size_t i = 0; i < STEPS; i++) {
         if (i == STEPS / 2) {
-            FIXTURE_UNTIL(lines_count(scene, NULL) > 0); // It reads.
+            FIXTURE_UNTIL(lines_count(scene, NULL) > 0); // The logger reads.
             fixture_redis_kill(scene->redis);
             fixture_redis_restart(scene->redis);
             evq_conn_drop(scene->conn);
@@ -407,10 +408,10 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     }
     FIXTURE_UNTIL(lines_count(scene, NULL) == STEPS);
     evq_reply_free(
-        fixture_call(scene->conn, "FLUSHALL", NULL)); // The group goes; the functions stay.
+        fixture_call(scene->conn, "FLUSHALL", NULL)); // The group is removed; the functions stay.
     int answer = 0;
     assert_int_equal(waitpid(scene->logger, &answer, WNOHANG), 0);
-    job_submit(scene, "digits", 5); // A new life of the queue: the same job is new to it,
+    job_submit(scene, "digits", 5); // After the loss of data, the same job is new to the queue,
     struct evq_claim *again[1];
     struct evq_claimed claimed;
     struct evq_error err;
@@ -427,11 +428,15 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     evq_claim_free(again[0]);
     FIXTURE_UNTIL(all_acknowledged(scene, 3));
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
-    assert_int_equal(lines_count(scene, seen), STEPS); // and its result is the one the file has.
+    // and its result is the one that the file has.
+    assert_int_equal(lines_count(scene, seen), STEPS);
     assert_int_equal(seen[5], 1);
 }
 
-/* How many connections read the stream, or did last. unblock: they have read nothing. */
+/*
+ * Returns how many connections read the stream, or did last. unblock: ends their reads without
+ * entries.
+ */
 static int readers(struct scene *scene, bool unblock)
 {
     struct evq_reply *list = fixture_call(scene->conn, "CLIENT", "LIST", NULL);
@@ -453,7 +458,7 @@ static int readers(struct scene *scene, bool unblock)
     return count;
 }
 
-/* Another type stands under its key as the next read comes. */
+/* Replaces the stream by a key of another type before the next read. */
 static void stream_spoil(struct scene *scene)
 {
     int status = 0;
@@ -465,8 +470,11 @@ static void stream_spoil(struct scene *scene)
     assert_int_equal(kill(scene->logger, SIGCONT), 0);
 }
 
-/* Before it had an entry, and afterwards: it makes the stream anew, and takes what comes. */
-static void logger_goes_on_when_its_stream_becomes_another_type(void **state)
+/*
+ * This happens before the first entry and after it. The logger creates the stream again, and reads
+ * what arrives.
+ */
+static void logger_continues_when_its_stream_becomes_another_type(void **state)
 {
     struct scene *scene = *state;
     struct evq_claim *claims[2];
@@ -489,7 +497,7 @@ static void logger_goes_on_when_its_stream_becomes_another_type(void **state)
     assert_int_equal(lines_count(scene, seen), 2);
 }
 
-/* One line that says what is wrong, and the code of its kind. */
+/* The logger prints one line that says what is wrong, and exits with the code of its kind. */
 static void refuses(struct scene *scene, const char *url, const char *option, const char *value,
                     int code, const char *words)
 {
@@ -519,7 +527,7 @@ static void logger_refuses_with_a_line_and_a_code(void **state)
     refuses(scene, url, "--queue", "main", EVQ_EXIT_VERSION, "evalq admin install");
 }
 
-/* How many XACK Redis was asked for. */
+/* Returns how many XACK Redis has executed. */
 static long acknowledgements(struct scene *scene)
 {
     static const char *const info[] = {"INFO", "commandstats"};
@@ -533,8 +541,10 @@ static long acknowledgements(struct scene *scene)
     return count;
 }
 
-/* More entries than a sink ever takes without a flush, all of them one result that comes again:
- * files are flushed seldom while more wait, and nothing is recorded twice. */
+/*
+ * There are more entries than a sink takes without a flush, all of them the same repeated result.
+ * Files are flushed rarely while more wait, and nothing is recorded twice.
+ */
 static void logger_flushes_files_seldom_while_more_wait(void **state)
 {
     enum { MORE = 10000, READ = 256, SINKS = 2 };
@@ -561,7 +571,7 @@ static void logger_flushes_files_seldom_while_more_wait(void **state)
     evq_reply_free(reply);
     logger_start(scene);
     FIXTURE_UNTIL(all_acknowledged(scene, SINKS));
-    // At most 1,000 ids go with each; with every read it would be one at least.
+    // Each XACK has at most 1,000 ids. With one XACK for each read, there would be more.
     assert_in_range(acknowledgements(scene), SINKS * MORE / 1000, SINKS * MORE / READ * 3 / 4);
     assert_int_equal(lines_count(scene, seen), 1);
     assert_int_equal(seen[7], 1);
@@ -577,9 +587,9 @@ int main(void)
         LOGGER_TEST(logger_records_each_result_once_when_killed_at_random_points),
         LOGGER_TEST(logger_flushes_files_seldom_while_more_wait),
         LOGGER_TEST(logger_links_the_best_of_each_metric_but_of_times),
-        LOGGER_TEST(logger_goes_on_when_its_stream_becomes_another_type),
-        cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup_kept,
-                                        teardown),
+        LOGGER_TEST(logger_continues_when_its_stream_becomes_another_type),
+        cmocka_unit_test_setup_teardown(logger_continues_when_redis_is_killed_or_flushed,
+                                        setup_kept, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

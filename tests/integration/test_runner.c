@@ -1,6 +1,6 @@
 /*
- * What a program is given to evaluate, and what becomes of its results when the checkpoint changes
- * under it: no number of a mixture, none of what lies outside the root.
+ * Tests what a program gets to evaluate, and what happens to its results if the checkpoint changes
+ * meanwhile: no metric comes from a mixture, or from files outside the root.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,10 +51,10 @@ struct scene {
     int root_fd;
     int published;
     int attempts;
-    enum shortage shortage; // Begins when the evaluator reports progress.
+    enum shortage shortage; // The change begins when the evaluator reports progress.
 };
 
-/* Writes text with the folder's path in the place of $DIR. */
+/* Writes text; $DIR becomes the folder's path. */
 static void write_text(const struct fixture_folder *folder, const char *name, const char *text)
 {
     char out[2048] = "";
@@ -100,8 +100,7 @@ static void scene_close(struct scene *scene)
     evq_config_free(scene->config);
 }
 
-/* All descriptors below the limit are taken: the next file cannot be opened. Returns the limit that
- * was in force. */
+/* Uses all descriptors below the limit, so that the next open() fails. Returns the old limit. */
 static rlim_t descriptors_limit(rlim_t count)
 {
     struct rlimit limit;
@@ -123,7 +122,7 @@ static enum evq_status on_progress(void *context, int64_t done, int64_t total, c
         return EVQ_OK;
     }
     if (scene->shortage == SHORT_OF_MEMORY) {
-        fixture_memory_refuse(2048, 5000); // Of these sizes are the blocks of a fingerprint.
+        fixture_memory_refuse(2048, 5000); // The blocks of a fingerprint have these sizes.
     } else if (scene->shortage == SHORT_OF_DESCRIPTORS) {
         const int free_fd = dup(scene->root_fd);
         assert_true(free_fd >= 0);
@@ -145,7 +144,7 @@ static enum evq_status on_task(void *context, const struct evq_result *result,
     return EVQ_OK;
 }
 
-/* Evaluates `path` beneath the root with a runner of its own. act: the shell script that runs. */
+/* Evaluates `path` in the root with a new runner. act is the shell script that runs. */
 static enum evq_status evaluate(struct scene *scene, const char *suite, const char *path,
                                 const char *act, struct evq_error *err)
 {
@@ -190,11 +189,11 @@ static void checkpoint_write(const struct scene *scene)
     (void)unlinkat(scene->root_fd, "ck/added", 0);
 }
 
-static void result_is_published_only_of_a_checkpoint_that_stayed_as_it_was(void **state)
+static void result_is_published_only_for_an_unchanged_checkpoint(void **state)
 {
     static const struct {
         const char *what;
-        const char *act; // In the root.
+        const char *act; // This path is in the root.
         enum evq_status status;
     } rows[] = {
         {"nothing", ":", EVQ_OK},
@@ -230,7 +229,7 @@ static void result_is_published_only_of_a_checkpoint_that_stayed_as_it_was(void 
         }
     }
     print_message("%zu changes of a checkpoint tried\n", tried);
-    // A file beside the weights of a format that evalq knows is not part of the checkpoint.
+    // For a format that evalq knows, other files beside the weights are not part of the checkpoint.
     static const float one = 1.0f;
     static const struct fixture_tensor tensor = {
         .name = "w", .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {1}, .data = &one};
@@ -244,7 +243,7 @@ static void result_is_published_only_of_a_checkpoint_that_stayed_as_it_was(void 
     scene_close(&scene);
 }
 
-static void checkpoint_is_not_called_changed_when_this_machine_cannot_look(void **state)
+static void checkpoint_is_not_called_changed_when_it_cannot_be_checked(void **state)
 {
     static const struct {
         enum shortage shortage;
@@ -276,7 +275,7 @@ static void checkpoint_is_not_called_changed_when_this_machine_cannot_look(void 
     scene_close(&scene);
 }
 
-static void program_is_not_led_out_of_its_root(void **state)
+static void program_cannot_leave_its_root(void **state)
 {
     static const char *const paths[] = {"absolute", "climbing", "inside", "pipe", "folder_link"};
     struct scene scene;
@@ -306,7 +305,7 @@ static void program_is_not_led_out_of_its_root(void **state)
     }
     struct stat info;
     assert_int_equal(fstatat(scene.folder->fd, "ran", &info, 0), -1);
-    // A link that stays beneath the root is followed.
+    // A link that stays within the root is followed.
     assert_int_equal(symlinkat("weights", scene.root_fd, "alias"), 0);
     assert_status(evaluate(&scene, "once", "alias", "echo ran >> $DIR/ran\n", NULL), EVQ_OK);
     assert_int_equal(scene.published, 1);
@@ -319,9 +318,9 @@ static void program_is_not_led_out_of_its_root(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(result_is_published_only_of_a_checkpoint_that_stayed_as_it_was),
-        TEST(checkpoint_is_not_called_changed_when_this_machine_cannot_look),
-        TEST(program_is_not_led_out_of_its_root),
+        TEST(result_is_published_only_for_an_unchanged_checkpoint),
+        TEST(checkpoint_is_not_called_changed_when_it_cannot_be_checked),
+        TEST(program_cannot_leave_its_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

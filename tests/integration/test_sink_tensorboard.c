@@ -1,5 +1,5 @@
 /*
- * The TensorBoard sink and the queue that it asks which steps are open.
+ * Tests the TensorBoard sink with the queue, which it asks for open steps.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
-/* How many functions that read were called. */
+/* Returns how many read-only functions were called. */
 static int64_t asked(struct fixture *fx)
 {
     struct evq_reply *reply = fixture_call(fx->raw, "INFO", "commandstats", NULL);
@@ -78,7 +78,7 @@ static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **stat
             assert_status(give(sink, run[i], step), EVQ_E_INCOMPLETE);
         }
     }
-    // Each flow once every 100 ms, however long the machine took.
+    // Each flow is asked for once every 100 ms, even on a slow machine.
     const int64_t most = FLOWS * ((evq_clock_mono_ms() - begun_ms) / 100 + 1);
     const int64_t calls = asked(fx) - before;
     assert_true(calls >= FLOWS);
@@ -89,7 +89,7 @@ static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **stat
     fixture_dir_remove(directory);
 }
 
-/* By this machine's clock the result comes from a future that is further away than any wait. */
+/* By this machine's clock, the result is from a time further in the future than any wait. */
 static void sink_tensorboard_holds_nothing_back_by_a_clock_that_is_wrong(void **state)
 {
     enum { HOLD_MS = 60000 };
@@ -110,7 +110,7 @@ static void sink_tensorboard_holds_nothing_back_by_a_clock_that_is_wrong(void **
     fixture_dir_remove(directory);
 }
 
-/* Opens the sink beneath a new directory. */
+/* Opens the sink in a new directory. */
 static void *opened(struct evq_sink_context *context, char directory[64])
 {
     struct evq_error err;
@@ -136,13 +136,17 @@ static void sink_tensorboard_begins_anew_when_its_directory_was_removed(void **s
     fixture_dir_remove(directory);
     assert_status(give(sink, "run", 2), EVQ_OK);
     assert_status(evq_sink_tensorboard.flush(sink, &err), EVQ_E_GONE);
-    assert_status(give(sink, "run", 2), EVQ_OK); // The logger repeats what was not acknowledged.
+    // The logger repeats entries that were not acknowledged.
+    assert_status(give(sink, "run", 2), EVQ_OK);
     assert_status_err(evq_sink_tensorboard.flush(sink, &err), EVQ_OK, &err);
     evq_sink_tensorboard.close(sink);
     fixture_dir_remove(directory);
 }
 
-/* A late result waits a moment after a rewrite, so that those that follow share the next one. */
+/*
+ * A late result waits a moment after a rewrite, so that following late results share the next
+ * rewrite.
+ */
 static void sink_tensorboard_defers_a_late_result_after_a_rewrite(void **state)
 {
     struct fixture *fx = *state;
@@ -157,7 +161,7 @@ static void sink_tensorboard_defers_a_late_result_after_a_rewrite(void **state)
     assert_status_err(evq_sink_tensorboard.flush(sink, &err), EVQ_OK, &err);
     const int64_t rewritten_ms = evq_clock_mono_ms();
     const enum evq_status status = give(sink, "run", 7);
-    if (evq_clock_mono_ms() - rewritten_ms < 400) { // Else this machine stood still.
+    if (evq_clock_mono_ms() - rewritten_ms < 400) { // Otherwise this machine had stopped.
         assert_status(status, EVQ_E_INCOMPLETE);
     }
     assert_status(give(sink, "run", 10), EVQ_OK);

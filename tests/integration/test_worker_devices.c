@@ -157,7 +157,7 @@ static void job_is_shared_out_over_the_gpus_of_its_slot(void **state)
     struct fixture_worker *worker = worker_ready(site);
 
     assert_true(fixture_worker_logged(worker, "devices=GPU-a,GPU-b"));
-    const struct executed before = executed(site); // The self-check uses it too.
+    const struct executed before = executed(site); // The self-check has executed these.
     submit_digits(site, "run/1/regular/digits");
     assert_digits(site, "run/1/regular/digits", 1);
     const struct executed after = executed(site);
@@ -313,7 +313,8 @@ static void tokens_write(const struct fixture_site *site)
     char path[128];
 
     for (size_t i = 0; i < 512; i++) {
-        tokens[i] = (uint16_t)(i * 7 % 37); // These shapes fit the models of the test data.
+        // These token ids are valid in the models of the test data.
+        tokens[i] = (uint16_t)(i * 7 % 37);
     }
     (void)snprintf(path, sizeof(path), "%s/tokens.bin", site->dir);
     FILE *file = fopen(path, "wb");

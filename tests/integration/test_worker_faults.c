@@ -132,7 +132,7 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     fixture_worker_signal(first, SIGKILL);
     assert_int_equal(fixture_worker_wait(first), -SIGKILL);
     FIXTURE_UNTIL(!fixture_process_lives(child));
-    FIXTURE_UNTIL(!fixture_process_lives(gate)); // The worker's guard process has killed the child.
+    FIXTURE_UNTIL(!fixture_process_lives(gate)); // The guard has killed the child's program.
     (void)fixture_site_worker(site, "--suites", "gate", NULL);
     FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
     fixture_site_touch(site, "go");

@@ -23,7 +23,8 @@ from scene import BIN, DATA, DEADLINE, SOURCE, free_port, until
 ROLES = ("init", "producer", "worker", "logger", "gateway", "viewer", "admin")
 # These roles may change the queue's state.
 QUEUE = ("producer", "worker", "logger", "gateway", "admin")
-FUNCTIONS = {  # These functions change it. The roles besides admin that may call them follow.
+# Function that changes the queue -> the roles besides admin that may call it.
+FUNCTIONS = {
     "adopt": ("worker",),
     "bad": ("logger",),
     "best_put": ("logger",),
