@@ -1,5 +1,6 @@
 #include "kernels/cpu/machine.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +9,56 @@
 #include <cpuid.h>
 #endif
 
+#if defined(__x86_64__)
+static bool has_bits(unsigned int word, unsigned int bits)
+{
+    return (word & bits) == bits;
+}
+
+/* Which registers the kernel saves when it switches threads: XCR0. */
+static unsigned int saved_registers(void)
+{
+    unsigned int low = 0;
+    unsigned int high = 0;
+
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+/* CPUID itself, because zig's runtime answers __builtin_cpu_supports() with no for everything. */
 static enum evq_isa isa_of_processor(void)
 {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-        return __builtin_cpu_supports("avx512bf16") ? EVQ_ISA_AVX512_BF16 : EVQ_ISA_AVX512;
+    const unsigned int ymm_saved = 0x06;
+    const unsigned int zmm_saved = 0xe6;
+    unsigned int a = 0;
+    unsigned int b = 0;
+    unsigned int c = 0;
+    unsigned int d = 0;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has_bits(c, bit_OSXSAVE | bit_AVX | bit_FMA)) {
+        return EVQ_ISA_BASE;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    const unsigned int saved = saved_registers();
+    if (!has_bits(saved, ymm_saved) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
+        !has_bits(b, bit_AVX2)) {
+        return EVQ_ISA_BASE;
+    }
+    if (!has_bits(saved, zmm_saved) ||
+        !has_bits(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL)) {
         return EVQ_ISA_AVX2;
     }
-#endif
+    // Subleaf 0 says in EAX how many subleaves leaf 7 has.
+    if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !has_bits(a, bit_AVX512BF16)) {
+        return EVQ_ISA_AVX512;
+    }
+    return EVQ_ISA_AVX512_BF16;
+}
+#else
+static enum evq_isa isa_of_processor(void)
+{
     return EVQ_ISA_BASE;
 }
+#endif
 
 const char *evq_machine_isa_name(enum evq_isa isa)
 {

@@ -46,16 +46,22 @@ __attribute__((target("avx,f16c"))) static void convert_f16_f16c(const uint8_t *
     convert_f16_plain(source + 2 * i, count - i, out + i);
 }
 
-/* Asks the processor, because clang 14's __builtin_cpu_supports() does not know "f16c". */
+/* Asks the processor itself: clang 14's __builtin_cpu_supports() does not know "f16c", and zig's
+ * runtime answers no to everything. */
 static bool has_f16c(void)
 {
-    unsigned int a;
-    unsigned int b;
+    const unsigned int wanted = bit_OSXSAVE | bit_AVX | bit_F16C;
+    const unsigned int ymm_saved = 0x06; // The kernel saves these registers between threads.
+    unsigned int a = 0;
+    unsigned int b = 0;
     unsigned int c = 0;
-    unsigned int d;
+    unsigned int d = 0;
 
-    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 &&
-           __builtin_cpu_supports("avx"); // This asks the operating system too.
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & wanted) != wanted) {
+        return false;
+    }
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & ymm_saved) == ymm_saved;
 }
 #endif
 

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -450,9 +451,39 @@ static void pool_runs_each_part_once(void **unused)
     evq_pool_free(NULL);
 }
 
+#if defined(__x86_64__)
+/* The kernel of the machine is asked, because a compiler's own test may answer no to everything. */
+static void machine_isa_is_the_best_that_the_kernel_lists(void **unused)
+{
+    char line[8192] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+
+    (void)unused;
+    assert_non_null(file);
+    while (strncmp(line, "flags", 5) != 0) {
+        assert_non_null(fgets(line, sizeof(line), file));
+    }
+    (void)fclose(file);
+    line[strcspn(line, "\n")] = ' ';
+    enum evq_isa isa = EVQ_ISA_BASE;
+    if (strstr(line, " avx2 ") != NULL && strstr(line, " fma ") != NULL) {
+        isa = EVQ_ISA_AVX2;
+        if (strstr(line, " avx512f ") != NULL && strstr(line, " avx512dq ") != NULL &&
+            strstr(line, " avx512bw ") != NULL && strstr(line, " avx512vl ") != NULL) {
+            isa = strstr(line, " avx512_bf16 ") != NULL ? EVQ_ISA_AVX512_BF16 : EVQ_ISA_AVX512;
+        }
+    }
+    assert_int_equal(unsetenv("EVALQ_ISA"), 0);
+    assert_int_equal(evq_machine_isa(), isa);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#if defined(__x86_64__)
+        cmocka_unit_test(machine_isa_is_the_best_that_the_kernel_lists),
+#endif
         cmocka_unit_test(kernels_cpu_layers_equal_plain_loops),
         cmocka_unit_test(kernels_cpu_row_keeps_its_bits_wherever_it_stands),
         cmocka_unit_test(ops_cross_entropy_equals_plain_loops_for_odd_shapes),
