@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the wheels of evalq into build/wheels: `pip install build/wheels/evalq-*.whl` then needs no root and no compiler.
 #   sh deploy/wheel.sh           evalq: library, programs and manual pages
-#   sh deploy/wheel.sh cuda      and evalq-cuda12 or evalq-cuda13, for the CUDA version of nvcc (name another one in CUDACXX)
+#   sh deploy/wheel.sh cuda      and evalq-cuda12 or evalq-cuda13, for the CUDA version of nvcc (name another one in CUDACXX,
+#                                and a compiler that it accepts in CUDAHOSTCXX)
 # The wheels run on every Linux with glibc 2.28 or later (Debian 10, Ubuntu 20.04, RHEL 8). zig, from PyPI, compiles and links
 # for that version. The libraries that evalq needs are built from Debian's sources and linked in. What changes more often than
 # evalq for reasons of security, OpenSSL and libcurl, is loaded from the system when it is needed.
@@ -48,7 +49,7 @@ set(CMAKE_C_COMPILER $work/bin/cc)
 set(CMAKE_AR $work/bin/ar)
 set(CMAKE_RANLIB $work/bin/ranlib)
 set(CMAKE_PREFIX_PATH $prefix)
-set(CMAKE_CUDA_HOST_COMPILER gcc)
+set(CMAKE_CUDA_HOST_COMPILER ${CUDAHOSTCXX:-gcc})
 CMAKE
     export CC="$work/bin/cc" AR="$work/bin/ar" RANLIB="$work/bin/ranlib"
     export CMAKE_TOOLCHAIN_FILE="$work/toolchain.cmake" PKG_CONFIG_LIBDIR="$prefix/lib/pkgconfig"

@@ -248,13 +248,16 @@ def prepare_metadata_for_build_wheel(
 ) -> str:
     """Writes the metadata without a build. If this function were missing, pip would build a whole
     wheel to read its metadata."""
-    name = f"evalq-{_version()}.dist-info"
+    cuda = (config_settings or {}).get("cuda")
+    package = "evalq" if cuda is None else f"evalq_cuda{cuda}"
+    name = f"{package}-{_version()}.dist-info"
     os.makedirs(os.path.join(metadata_directory, name))
     files = {
-        "METADATA": _metadata(),
+        "METADATA": _metadata() if cuda is None else _cuda_metadata(str(cuda)),
         "WHEEL": _wheel_record(f"py3-none-linux_{os.uname().machine}"),
-        "entry_points.txt": _entry_points(),
     }
+    if cuda is None:
+        files["entry_points.txt"] = _entry_points()
     for file, data in files.items():
         with open(os.path.join(metadata_directory, name, file), "wb") as stream:
             stream.write(data)
@@ -294,21 +297,11 @@ def build_wheel(
     return name
 
 
-def _build_cuda_wheel(wheel_directory: str, build: str, cuda: str) -> str:
-    """Packs the CUDA module. The wheel installs it beside the programs of the wheel evalq."""
+def _cuda_metadata(cuda: str) -> bytes:
     if cuda not in CUBLAS:
         raise SystemExit(f"cuda={cuda}: expected one of {', '.join(CUBLAS)}")
-    path = os.path.join(build, "lib", "libevalq_cuda.so")
-    if not os.path.isfile(path):
-        raise SystemExit(
-            f"the build did not produce {path}: nvcc of CUDA {cuda} was not found; name it in"
-            " CUDACXX"
-        )
     version, project = _version(), _project("project")
-    tag = f"py3-none-{_platform({'libevalq_cuda.so': path})}"
-    info = f"evalq_cuda{cuda}-{version}.dist-info"
-    name = f"evalq_cuda{cuda}-{version}-{tag}.whl"
-    metadata = [
+    lines = [
         "Metadata-Version: 2.1",
         f"Name: evalq-cuda{cuda}",
         f"Version: {version}",
@@ -319,11 +312,26 @@ def _build_cuda_wheel(wheel_directory: str, build: str, cuda: str) -> str:
         f"Requires-Dist: {CUBLAS[cuda]}",
         "",
     ]
+    return "\n".join(lines).encode()
+
+
+def _build_cuda_wheel(wheel_directory: str, build: str, cuda: str) -> str:
+    """Packs the CUDA module. The wheel installs it beside the programs of the wheel evalq."""
+    metadata = _cuda_metadata(cuda)
+    path = os.path.join(build, "lib", "libevalq_cuda.so")
+    if not os.path.isfile(path):
+        raise SystemExit(
+            f"the build did not produce {path}: nvcc of CUDA {cuda} was not found; name it in"
+            " CUDACXX"
+        )
+    tag = f"py3-none-{_platform({'libevalq_cuda.so': path})}"
+    info = f"evalq_cuda{cuda}-{_version()}.dist-info"
+    name = f"evalq_cuda{cuda}-{_version()}-{tag}.whl"
     wheel = _Wheel(os.path.join(wheel_directory, name), info)
     wheel.add_file("evalq/_native/libevalq_cuda.so", path, executable=True)
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
     wheel.add_file(f"{info}/NOTICES", os.path.join(_source(), "deploy", "notices.txt"))
-    wheel.add(f"{info}/METADATA", "\n".join(metadata).encode())
+    wheel.add(f"{info}/METADATA", metadata)
     wheel.add(f"{info}/WHEEL", _wheel_record(tag))
     wheel.close()
     return name
