@@ -11,7 +11,9 @@
 #include "tests/fixture/keyspace.h"
 #include "tests/fixture/random.h"
 
-/* Many submits in one call: what they share is looked up and written once, and nobody may see that.
+/*
+ * Tests calls with many submits. Shared data are read and written once, and this must not be
+ * visible from outside.
  */
 
 enum { BATCH = 40, ROUNDS = 24 };
@@ -23,8 +25,10 @@ static unsigned draw(unsigned below)
     return (unsigned)(fixture_random(&random_state) % below);
 }
 
-/* Mostly what a trainer's client sends, rising steps of one run and two suites; now and then
- * something else. */
+/*
+ * Draws mostly what a training submits, which is rising steps of one run and two suites, and now
+ * and then something else.
+ */
 static struct evq_job *job_draw(int at)
 {
     static const char *const prints[] = {"", "11111111111111111111111111111111",
@@ -43,7 +47,7 @@ static struct evq_job *job_draw(int at)
     return job;
 }
 
-/* A suite whose odd steps are not due. */
+/* Makes the odd steps of a suite not due. */
 static void suite_rare(struct fixture *fx)
 {
     (void)fixture_suite(fx, "rare");
@@ -51,7 +55,7 @@ static void suite_rare(struct fixture *fx)
         fixture_call(fx->raw, "HSET", fixture_key(fx, "class"), "every:rare", "2", NULL));
 }
 
-/* One by one, or in calls of `most`. */
+/* Submits one by one, or in calls of `most`. */
 static char *submit_all(struct fixture *fx, struct evq_job *const *jobs, size_t most,
                         struct evq_submitted *ret_submitted)
 {
@@ -98,7 +102,8 @@ static void batch_leaves_what_single_submits_leave(void **state)
         free(before);
         free(after);
     }
-    assert_true(queued > 2 * ROUNDS && queued < BATCH * ROUNDS); // Plain ones and others.
+    // There are plain submits and others.
+    assert_true(queued > 2 * ROUNDS && queued < BATCH * ROUNDS);
 }
 
 /* Submits the jobs of these steps to the flow r/regular/quick; counts those that were queued. */
@@ -124,7 +129,9 @@ static int submit_steps(struct fixture *fx, const int *steps, size_t count,
     return queued;
 }
 
-/* A submit fails: those of the call before and after it are whole, and it left nothing. */
+/*
+ * One submit of a call fails. Those before and after it are complete, and it leaves nothing behind.
+ */
 static void batch_is_whole_where_one_of_it_fails(void **state)
 {
     struct fixture *fx = *state;
@@ -152,7 +159,9 @@ static void batch_is_whole_where_one_of_it_fails(void **state)
     }
 }
 
-/* Step 0 runs when it comes again, before new steps of its flow: the running job stays what it is.
+/*
+ * Step 0 runs when it is submitted again, before new steps of its flow. The running job does not
+ * change.
  */
 static void batch_leaves_a_running_first_step_alone(void **state)
 {
@@ -163,14 +172,14 @@ static void batch_leaves_a_running_first_step_alone(void **state)
     (void)fixture_submit(fx, "r/0/regular/quick");
     struct evq_claim *claim = fixture_claim(fx);
     assert_int_equal(submit_steps(fx, again, 3, statuses), 2);
-    assert_status(statuses[0], EVQ_OK); // A duplicate.
+    assert_status(statuses[0], EVQ_OK); // This is a duplicate.
     fixture_audit(fx);
     fixture_assert_state(fx, claim->id, "running");
     fixture_publish(fx, claim, "t", 0.5);
     evq_claim_free(claim);
 }
 
-/* A class that the same call put to use makes no room. */
+/* A class that the same call has begun to use cannot be given to another suite. */
 static void batch_keeps_the_class_that_it_uses(void **state)
 {
     struct fixture *fx = *state;
@@ -179,7 +188,7 @@ static void batch_keeps_the_class_that_it_uses(void **state)
     struct evq_submitted submitted[2];
     char id[EVQ_JOB_ID_BYTES_MAX];
 
-    for (int i = 0; i < 63; i++) { // "quick" is the first.
+    for (int i = 0; i < 63; i++) { // "quick" is the first class.
         (void)snprintf(id, sizeof id, "r/1/regular/unknown%d", i);
         (void)fixture_submit(fx, id);
     }

@@ -9,7 +9,10 @@
 
 #include "tests/fixture/queue.h"
 
-/* A class is a suite and needs; there are 64 numbers, and one that is idle goes to another. */
+/*
+ * Tests classes. A class is a suite with needs. There are 64 class numbers, and an idle number is
+ * given to another class.
+ */
 
 static void classes_are_bounded_and_idle_ones_make_room(void **state)
 {
@@ -18,7 +21,7 @@ static void classes_are_bounded_and_idle_ones_make_room(void **state)
     char id[EVQ_JOB_ID_BYTES_MAX];
     struct evq_submitted submitted;
 
-    for (int i = 0; i < 63; i++) { // "quick" is the first.
+    for (int i = 0; i < 63; i++) { // "quick" is the first class.
         (void)snprintf(id, sizeof id, "r/1/regular/unknown%d", i);
         (void)fixture_submit(fx, id);
     }
@@ -32,8 +35,10 @@ static void classes_are_bounded_and_idle_ones_make_room(void **state)
     fixture_audit(fx);
 }
 
-/* A number of a class with nothing in it goes to another suite or other needs; the job that ended
- * there and is wanted again waits for what its message asks for. */
+/*
+ * The number of an empty class is given to another suite or other needs. An ended job of the old
+ * class that is queued again gets a class from its own message.
+ */
 static void retry_waits_in_the_class_of_its_message(void **state)
 {
     static const char *const labels[] = {"b", "a"};
@@ -52,7 +57,7 @@ static void retry_waits_in_the_class_of_its_message(void **state)
     assert_string_equal(fixture_job_field(fx, id, "class").text, first.text);
     assert_status(evq_queue_cancel(fx->queue, id, "", &after, NULL), EVQ_OK);
 
-    for (int i = 0; i < 63; i++) { // "quick" is one; the last takes the number that is idle.
+    for (int i = 0; i < 63; i++) { // "quick" has one number; the last class takes the idle number.
         (void)snprintf(id, sizeof id, "r/1/regular/unknown%d", i);
         (void)fixture_submit(fx, id);
     }
@@ -71,8 +76,10 @@ static void retry_waits_in_the_class_of_its_message(void **state)
     fixture_audit(fx);
 }
 
-/* A server whose texts are ordered as in a dictionary, capital letters among the small ones; NULL
- * where there is nothing to make such an order of. */
+/*
+ * Starts a server that sorts texts as in a dictionary, with capital letters among small ones. NULL:
+ * there is no such locale.
+ */
 static struct fixture *dictionary_open(void)
 {
     char directory[64];
@@ -94,7 +101,7 @@ static struct fixture *dictionary_open(void)
     return fx;
 }
 
-/* What is put by hand waits in the class of what a client submits: with the same text of needs. */
+/* A manual put waits in the same class as a client's submit with the same needs. */
 static void needs_are_ordered_the_same_whatever_the_locale_of_redis(void **state)
 {
     (void)state;
@@ -121,7 +128,7 @@ static void needs_are_ordered_the_same_whatever_the_locale_of_redis(void **state
     }
     fixture_close(fx);
     if (!dictionary) {
-        skip(); // The server does not order by it.
+        skip(); // The server does not sort by this locale.
     }
 }
 

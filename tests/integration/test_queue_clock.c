@@ -1,6 +1,6 @@
 /*
- * Times that the server's clock wrote while it was ahead: leases and delays are pulled in to what
- * they may be by the clock that is; and weeks that it jumped make no sink silent.
+ * Tests times that the server wrote while its clock was ahead. Leases and delays are reduced to
+ * what the present clock allows, and a jump of weeks makes no sink silent.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,12 +31,12 @@ static void lease_scores_from_a_clock_that_was_ahead_are_pulled_back(void **stat
     assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
     double score = strtod(
         fixture_call_text(fx->raw, "ZSCORE", fixture_key(fx, "leases"), ID, NULL).text, NULL);
-    assert_true(score <= (double)info.now_ms + 15000.0); // Its own lease, not the longest there is.
+    // The limit is the job's own lease, not the longest possible one.
+    assert_true(score <= (double)info.now_ms + 15000.0);
     evq_claim_free(claim);
 }
 
-/* As a clock that is ahead would have written it: field of the job, and when it is due.
- */
+/* Writes a time as a clock that is ahead would: the job's field, and the time when it is due. */
 static void set_ahead(struct fixture *fx, const char *field, int64_t ahead_ms, int64_t wait_ms)
 {
     struct evq_queue_info info;
@@ -51,7 +51,7 @@ static void set_ahead(struct fixture *fx, const char *field, int64_t ahead_ms, i
     evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "delayed"), due, ID, NULL));
 }
 
-/* How long the job has still to wait after a worker's heartbeat. */
+/* Returns how long the job must still wait after a worker's heartbeat. */
 static double wait_ms_after_heartbeat(struct fixture *fx)
 {
     struct evq_queue_info info;
@@ -91,8 +91,10 @@ static void delay_of_hours_that_a_submit_asked_for_is_kept(void **state)
     assert_true(wait_ms_after_heartbeat(fx) > AHEAD_MS - 600000.0);
 }
 
-/* The clock went back by two hours while a job waited to be tried again: it waits seconds, not two
- * hours, whatever the clock was when its attempt began. */
+/*
+ * The clock is set back by two hours while a job waits for its retry. The job waits seconds, not
+ * two hours.
+ */
 static void retry_put_off_by_a_clock_that_was_ahead_is_pulled_back(void **state)
 {
     struct fixture *fx = *state;
@@ -104,11 +106,11 @@ static void retry_put_off_by_a_clock_that_was_ahead_is_pulled_back(void **state)
                                  &after, NULL),
                   EVQ_OK);
     assert_int_equal(after, EVQ_JOB_DELAYED);
-    set_ahead(fx, "queued", AHEAD_MS, 2000); // A field that tells nothing of its wait.
+    set_ahead(fx, "queued", AHEAD_MS, 2000); // This field does not contain the wait.
     assert_true(wait_ms_after_heartbeat(fx) <= 2400.0);
     set_ahead(fx, "started", 60000, 2000);
     assert_true(wait_ms_after_heartbeat(fx) <= 2400.0);
-    // Where nothing says how long: as long as the longest retry.
+    // If the wait is unknown, it is that of the longest retry.
     evq_reply_free(fixture_call(fx->raw, "HDEL", fixture_key(fx, "job:" ID), "last", NULL));
     set_ahead(fx, "queued", AHEAD_MS, 2000);
     assert_true(wait_ms_after_heartbeat(fx) <= 720000.0);
@@ -118,7 +120,7 @@ static void retry_put_off_by_a_clock_that_was_ahead_is_pulled_back(void **state)
 #define HOUR_MS  INT64_C(3600000)
 #define MONTH_MS (30 * 24 * HOUR_MS)
 
-/* As when somebody looked last at the sink's silence so long ago by the server's clock. */
+/* Makes the last check of the sink's silence so old by the server's clock. */
 static void set_looked(struct fixture *fx, const char *sink, int64_t ago_ms)
 {
     struct evq_queue_info info;
@@ -156,7 +158,10 @@ static void sinks_open(struct fixture *fx)
     assert_status(evq_queue_sink_open(fx->queue, "slow", NULL), EVQ_OK);
 }
 
-/* Nothing was published for a month, or the clock jumped by one and back: nobody was silent. */
+/*
+ * Nothing was published for a month, or the clock jumped by a month and back. The sink was not
+ * silent.
+ */
 static void sink_is_not_silent_for_a_month_that_nobody_saw(void **state)
 {
     struct fixture *fx = *state;
@@ -173,14 +178,17 @@ static void sink_is_not_silent_for_a_month_that_nobody_saw(void **state)
     sink_take(fx, "fast");
     assert_int_equal(fixture_entries(fx), 2);
     evq_reply_free(fixture_call(fx->raw, "HDEL", fixture_key(fx, "sink:slow"), "looked", NULL));
-    sink_take(fx, "fast"); // As an earlier build left it.
+    sink_take(fx, "fast"); // This is the form of an earlier build.
     assert_int_equal(fixture_entries(fx), 2);
     sink_take(fx, "slow");
     assert_int_equal(fixture_entries(fx), 0);
     assert_int_equal(losses(fx), 0);
 }
 
-/* Seven days of hours in which others took results; a word of the sink begins them anew. */
+/*
+ * During seven days, other sinks took results in every hour. A call of this sink starts the count
+ * again.
+ */
 static void sink_is_silent_after_a_week_of_looks(void **state)
 {
     struct fixture *fx = *state;
@@ -192,7 +200,7 @@ static void sink_is_silent_after_a_week_of_looks(void **state)
     }
     sink_take(fx, "slow");
     fixture_finish(fx, ID, 0.5);
-    set_looked(fx, "slow", -MONTH_MS); // A clock that goes back takes nothing off.
+    set_looked(fx, "slow", -MONTH_MS); // A clock that is set back subtracts nothing.
     sink_take(fx, "fast");
     for (int hour = 1; hour <= 168; hour++) {
         assert_int_equal(losses(fx), 0);
@@ -203,7 +211,9 @@ static void sink_is_silent_after_a_week_of_looks(void **state)
     assert_int_equal(fixture_entries(fx), 0);
 }
 
-/* Another sink tries for weeks to store its last results, and says so; then there are new ones. */
+/*
+ * Another sink reports for weeks that it tries to store its last results. Then new results arrive.
+ */
 static void sink_that_has_taken_all_is_not_silent(void **state)
 {
     struct fixture *fx = *state;

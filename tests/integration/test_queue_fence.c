@@ -10,8 +10,7 @@
 
 #include "tests/fixture/keyspace.h"
 
-/* Who may write what of a job: tokens, leases, repeated calls, and what becomes of jobs that fail.
- */
+/* Tests who may write a job: tokens, leases, repeated calls, and failing jobs. */
 
 #define ID "r/100/regular/quick"
 
@@ -44,8 +43,10 @@ static enum evq_job_state fail_as(struct fixture *fx, const struct evq_claim *cl
     return state;
 }
 
-/* Every write with this claim's token must be refused, and change nothing but the worker's own
- * record. */
+/*
+ * Asserts that every write with this claim's token is rejected and changes only the worker's own
+ * record.
+ */
 static void assert_fenced(struct fixture *fx, const struct evq_claim *claim)
 {
     bool duplicate = false;
@@ -79,7 +80,7 @@ static void fence_refuses_every_verb_of_an_older_attempt(void **state)
     assert_fenced(fx, late);
     fixture_publish(fx, held, "t", 0.5);
     assert_status(evq_queue_complete(fx->queue, held->id, held->token, NULL), EVQ_OK);
-    assert_fenced(fx, late); // Nor after the end.
+    assert_fenced(fx, late); // The same holds after the end.
     assert_int_equal(fixture_results_published(fx), 1);
     assert_int_equal(fixture_ends(fx, NULL), 1);
     evq_claim_free(late);
@@ -87,7 +88,7 @@ static void fence_refuses_every_verb_of_an_older_attempt(void **state)
     fixture_audit(fx);
 }
 
-/* Tokens rise, and no two claims share one, whatever repeats. */
+/* Tokens rise, and no two claims have the same token, even with repeated calls. */
 static void fence_tokens_rise_with_every_claim(void **state)
 {
     struct fixture *fx = *state;
@@ -99,7 +100,7 @@ static void fence_tokens_rise_with_every_claim(void **state)
         long long number = strtoll(claim->token, NULL, 10);
         assert_true(number > last);
         last = number;
-        assert_int_equal(claim->attempt, 1); // A release is not charged.
+        assert_int_equal(claim->attempt, 1); // A release does not charge the attempt.
         assert_status(evq_queue_release(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
         evq_claim_free(claim);
     }
@@ -160,7 +161,7 @@ static void fence_answers_repeated_calls_as_the_first_time(void **state)
     assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     assert_int_equal(fixture_entries(fx), 2);
     assert_status(evq_queue_cancel(fx->queue, ID, "", &after, NULL), EVQ_OK);
-    assert_int_equal(after, EVQ_JOB_DONE); // What is done stays done.
+    assert_int_equal(after, EVQ_JOB_DONE); // A finished task stays finished.
     evq_claim_free(claim);
     fixture_audit(fx);
 }
@@ -182,8 +183,10 @@ static void lease_is_kept_by_a_heartbeat_between_two_looks(void **state)
     evq_claim_free(claim);
 }
 
-/* Only the score moved, as when the server's clock jumps: a beat that only counted still saves the
- * job. */
+/*
+ * Only the score changed, as after a jump of the server's clock. A heartbeat that was only counted
+ * still saves the job.
+ */
 static void lease_look_that_finds_the_count_moved_waits_a_whole_lease(void **state)
 {
     struct fixture *fx = *state;
@@ -201,8 +204,9 @@ static void lease_look_that_finds_the_count_moved_waits_a_whole_lease(void **sta
     evq_claim_free(claim);
 }
 
-/* An attempt was suspect when it ended, uncharged; the next one is heard of before it is taken
- * away.
+/*
+ * An attempt was suspect when it ended without a charge. The next attempt must get its own check
+ * before it is taken away.
  */
 static void fence_next_attempt_is_not_suspect_for_the_one_before(void **state)
 {
@@ -280,7 +284,7 @@ static void crash_on_two_workers_runs_alone_next_then_ends(void **state)
     }
     assert_string_equal(fixture_call_text(fx->raw, "GET", fixture_key(fx, "log:" ID), NULL).text,
                         "tail");
-    struct evq_claim *good = fixture_claim(fx); // The good one goes on.
+    struct evq_claim *good = fixture_claim(fx); // The good job continues.
     assert_string_equal(good->id, "r/200/regular/quick");
     evq_claim_free(good);
     fixture_audit(fx);
@@ -334,7 +338,7 @@ static void fail_of_each_kind_ends_as_designed(void **state)
     fixture_audit(fx);
 }
 
-/* However it failed the last time. */
+/* The kind of the last failure does not matter. */
 static void fail_of_the_last_attempt_ends_in_dead(void **state)
 {
     struct fixture *fx = *state;
@@ -368,7 +372,8 @@ static void cancel_reaches_the_holder_and_outruns_its_release(void **state)
     assert_status(evq_queue_cancel(fx->queue, ID, "enough", &after, NULL), EVQ_OK);
     assert_int_equal(after, EVQ_JOB_RUNNING);
     assert_int_equal(beat(fx, claim), EVQ_BEAT_CANCEL);
-    assert_int_equal(beat(fx, claim), EVQ_BEAT_CANCEL); // The first answer may have been lost.
+    // The call is repeated, because the first answer may have been lost.
+    assert_int_equal(beat(fx, claim), EVQ_BEAT_CANCEL);
     fixture_assert_state(fx, ID, "cancelled");
     assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_E_LEASE_LOST);
     evq_claim_free(claim);
@@ -380,7 +385,7 @@ static void cancel_reaches_the_holder_and_outruns_its_release(void **state)
     fixture_assert_state(fx, claim->id, "cancelled");
     evq_claim_free(claim);
 
-    (void)fixture_submit(fx, "r/300/regular/quick"); // Its shards would never hear of it.
+    (void)fixture_submit(fx, "r/300/regular/quick"); // Otherwise its shards would never know.
     claim = fixture_claim(fx);
     assert_status(evq_queue_cancel(fx->queue, claim->id, "enough", &after, NULL), EVQ_OK);
     assert_status(evq_queue_split(fx->queue, claim->id, claim->token, 4, NULL), EVQ_E_LEASE_LOST);
@@ -399,7 +404,7 @@ static void withdraw_ends_only_what_nobody_has_begun(void **state)
     struct evq_claim *claim = fixture_claim(fx);
     assert_status(evq_queue_withdraw(fx->queue, ID, "no room", &after, NULL), EVQ_OK);
     assert_int_equal(after, EVQ_JOB_RUNNING);
-    assert_int_equal(beat(fx, claim), EVQ_BEAT_OK); // Not even told.
+    assert_int_equal(beat(fx, claim), EVQ_BEAT_OK); // It is not even reported.
     assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
 
@@ -422,14 +427,15 @@ static void adopt_makes_a_forgotten_job_run_again(void **state)
     struct evq_queue_info before;
     struct evq_queue_info after;
     assert_status(evq_queue_info(fx->queue, &before, NULL), EVQ_OK);
-    fixture_reset(fx); // FLUSHALL.
+    fixture_reset(fx); // This is FLUSHALL.
     assert_status(evq_queue_info(fx->queue, &after, NULL), EVQ_OK);
     assert_string_not_equal(before.epoch, after.epoch);
     assert_int_equal(beat(fx, claim), EVQ_BEAT_STALE);
     assert_status(evq_queue_adopt(fx->queue, "worker-1", claim, 15000, NULL), EVQ_OK);
     assert_status(evq_queue_adopt(fx->queue, "worker-1", claim, 15000, NULL), EVQ_OK);
     assert_int_equal(beat(fx, claim), EVQ_BEAT_OK);
-    assert_int_equal(fixture_submit(fx, ID).answer, EVQ_SUBMIT_DUPLICATE); // The trainer's repair.
+    // The training submits the job again.
+    assert_int_equal(fixture_submit(fx, ID).answer, EVQ_SUBMIT_DUPLICATE);
     fixture_publish(fx, claim, "t", 0.5);
     assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
@@ -437,7 +443,8 @@ static void adopt_makes_a_forgotten_job_run_again(void **state)
     (void)fixture_submit(fx, "r/200/regular/quick");
     struct evq_claim *old = fixture_claim(fx);
     fixture_reset(fx);
-    (void)fixture_submit(fx, "r/200/regular/quick"); // The repair came first, and another worker.
+    // The training's submit and another worker came first.
+    (void)fixture_submit(fx, "r/200/regular/quick");
     struct evq_claim *other = fixture_claim_as(fx, "worker-2");
     assert_string_not_equal(old->token, other->token);
     assert_status(evq_queue_adopt(fx->queue, "worker-1", old, 15000, NULL), EVQ_E_LEASE_LOST);
@@ -455,14 +462,14 @@ static void submit_again_while_reclaimed_takes_the_old_token_away(void **state)
     struct evq_claim *late = fixture_claim(fx);
     fixture_lapse_lease(fx, late);
     assert_int_equal(fixture_submit_print(fx, ID, '2').answer, EVQ_SUBMIT_REPLACED);
-    assert_fenced(fx, late); // It evaluates weights that are gone.
+    assert_fenced(fx, late); // It evaluates weights that no longer exist.
     evq_claim_free(late);
     struct evq_claim *claim = fixture_claim(fx);
     assert_int_equal(claim->attempt, 1);
     evq_claim_free(claim);
 }
 
-/* Each of several completes stands on its own: fenced, repeatable, counted. */
+/* Each complete in a call is handled by itself: it is fenced, can be repeated, and is counted. */
 static void complete_many_judges_each_attempt_by_itself(void **state)
 {
     struct fixture *fx = *state;
@@ -475,12 +482,12 @@ static void complete_many_judges_each_attempt_by_itself(void **state)
         claims[i] = fixture_claim(fx);
     }
     fixture_lapse_lease(fx, claims[0]);
-    claims[2] = fixture_claim(fx); // The first job again, for another attempt.
+    claims[2] = fixture_claim(fx); // This is the first job again, for another attempt.
     assert_string_equal(claims[2]->id, claims[0]->id);
     struct evq_completion done[] = {{claims[0]->id, claims[0]->token, EVQ_E_BUG},
                                     {claims[1]->id, claims[1]->token, EVQ_E_BUG},
                                     {claims[2]->id, claims[2]->token, EVQ_E_BUG}};
-    for (int turn = 0; turn < 2; turn++) { // The second as after a lost reply.
+    for (int turn = 0; turn < 2; turn++) { // The second one is repeated, as after a lost reply.
         assert_status(evq_queue_complete_many(fx->queue, done, 3, &err), EVQ_OK);
         assert_status(done[0].status, EVQ_E_LEASE_LOST);
         assert_status(done[1].status, EVQ_OK);
@@ -498,7 +505,10 @@ static void complete_many_judges_each_attempt_by_itself(void **state)
     }
 }
 
-/* What a batch read for one submit it must not take for the next: answers as of single calls. */
+/*
+ * A batch must not use data that it read for one submit for the next one. The answers must equal
+ * those of single calls.
+ */
 static void submit_batch_answers_as_single_submits_do(void **state)
 {
     enum { COUNT = 9 };

@@ -10,11 +10,11 @@
 
 #include "tests/fixture/keyspace.h"
 
-/* Guards that no other test needs: what each refuses, or answers again, is asked for by hand. */
+/* Tests guards that no other test needs, by direct calls. */
 
 #define ID "r/100/regular/quick"
 
-/* One call whose answer is a word, or an array that begins with one. */
+/* Makes one call whose answer is a word, or an array that begins with one. */
 static struct fixture_text ask(struct fixture *fx, const char *name, const char *a, const char *b,
                                const char *c)
 {
@@ -28,7 +28,7 @@ static struct fixture_text ask(struct fixture *fx, const char *name, const char 
     return word;
 }
 
-/* A job that was given back has an empty token: nobody holds it, whoever comes without one. */
+/* A released job has an empty token. A caller without a token must not count as its holder. */
 static void call_without_a_token_is_stale(void **state)
 {
     struct fixture *fx = *state;
@@ -53,7 +53,7 @@ static void call_without_a_token_is_stale(void **state)
     fixture_audit(fx);
 }
 
-/* A failover that lost the last claim: the counter hands the same number out again. */
+/* A failover has lost the last claim, so the counter gives the same number again. */
 static void tokens_differ_where_the_counter_was_lost(void **state)
 {
     struct fixture *fx = *state;
@@ -73,8 +73,10 @@ static void tokens_differ_where_the_counter_was_lost(void **state)
     evq_claim_free(second);
 }
 
-/* The answer to a claim was lost; meanwhile one of its jobs has ended and another is somebody
- * else's. */
+/*
+ * The answer to a claim was lost. Meanwhile, one of its jobs has ended, and another one belongs to
+ * another worker.
+ */
 static void claim_repeated_gives_only_what_still_holds(void **state)
 {
     struct fixture *fx = *state;
@@ -108,8 +110,10 @@ static void claim_repeated_gives_only_what_still_holds(void **state)
     fixture_audit(fx);
 }
 
-/* Split, publish after the end, and a told cancel: repeated, they answer as before and change
- * nothing. */
+/*
+ * Repeated calls of split, of publish after the end, and of a reported cancel give the same answer
+ * and change nothing.
+ */
 static void repeated_words_are_answered_as_before(void **state)
 {
     struct fixture *fx = *state;
@@ -155,7 +159,7 @@ static void repeated_words_are_answered_as_before(void **state)
     fixture_audit(fx);
 }
 
-/* A shard's numbers are a part: only the merge has the job's. */
+/* The numbers of a shard are only a part; the merge has those of the job. */
 static void shard_may_not_publish(void **state)
 {
     struct fixture *fx = *state;
@@ -178,7 +182,7 @@ static void shard_may_not_publish(void **state)
     fixture_audit(fx);
 }
 
-/* Whoever cannot tell the checkpoint's content must not have it evaluated twice. */
+/* A submit without a fingerprint must not evaluate the checkpoint twice. */
 static void submit_without_a_fingerprint_equals_any(void **state)
 {
     struct fixture *fx = *state;
@@ -192,7 +196,7 @@ static void submit_without_a_fingerprint_equals_any(void **state)
     fixture_audit(fx);
 }
 
-/* The tasks of one job are of one definition of its suite. */
+/* All tasks of a job use the same definition of its suite. */
 static void other_suite_than_the_first_ends_the_job(void **state)
 {
     struct fixture *fx = *state;
@@ -212,7 +216,7 @@ static void other_suite_than_the_first_ends_the_job(void **state)
     fixture_audit(fx);
 }
 
-/* A waiting entry that outlived its job's queueing: what has ended must not run again. */
+/* A stale entry in the queue must not run a job again that has ended. */
 static void entry_of_a_job_that_ended_is_set_aside(void **state)
 {
     struct fixture *fx = *state;
@@ -229,7 +233,10 @@ static void entry_of_a_job_that_ended_is_set_aside(void **state)
     evq_claim_free(claim);
 }
 
-/* A job that was set aside runs no more: its checkpoint, submitted again, is a job of its own. */
+/*
+ * A job that was set aside never runs again. If its checkpoint is submitted again, that is a new
+ * job.
+ */
 static void submit_follows_a_job_that_was_set_aside(void **state)
 {
     struct fixture *fx = *state;
@@ -264,7 +271,7 @@ static void job_spoil(struct fixture *fx, const char *id)
     key_spoil(fx, key);
 }
 
-/* One of three is rubbish of another type: the others are submitted, and completed. */
+/* One of three records has a wrong type. The others are submitted and completed. */
 static void rubbish_among_many_holds_nobody_up(void **state)
 {
     struct fixture *fx = *state;
@@ -306,8 +313,11 @@ static void rubbish_among_many_holds_nobody_up(void **state)
     }
 }
 
-/* Two jobs go through, the first completed alone, the second as one of many. Before move number
- * `when` the key is spoiled: submit, claim, publish, complete, complete among many. */
+/*
+ * Runs two jobs. The first is completed alone, the second as one of many. Before operation number
+ * `when`, the key is replaced by garbage. The operations are submit, claim, publish, complete, and
+ * complete among many.
+ */
 static void jobs_go_through(struct fixture *fx, const char *name, int when)
 {
     static const char *const ids[] = {"r/1/regular/quick", "r/2/regular/quick"};
@@ -323,7 +333,8 @@ static void jobs_go_through(struct fixture *fx, const char *name, int when)
     MOVE();
     for (int i = 0; i < 2; i++) {
         claims[i] = fixture_claim(fx);
-        (void)snprintf(key, sizeof key, "job:%s", ids[i]); // Long enough ago to learn what it cost.
+        // This is long enough ago to see the effect.
+        (void)snprintf(key, sizeof key, "job:%s", ids[i]);
         evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "started", "1", NULL));
     }
     MOVE();
@@ -340,7 +351,10 @@ static void jobs_go_through(struct fixture *fx, const char *name, int when)
 #undef MOVE
 }
 
-/* It holds nobody up and costs no job: audit names it, and who needs it makes it anew. */
+/*
+ * A bad key blocks nobody and loses no job. audit names it, and the function that needs the key
+ * creates it again.
+ */
 static void key_of_another_type_is_made_anew(void **state)
 {
     struct fixture *fx = *state;
@@ -355,11 +369,11 @@ static void key_of_another_type_is_made_anew(void **state)
         struct evq_reply *audit = fixture_audit_slice(fx, "");
         assert_holds(audit->text, name);
         evq_reply_free(audit);
-        assert_status(evq_queue_stats(fx->queue, &stats, NULL), EVQ_OK); // Looking goes on.
+        assert_status(evq_queue_stats(fx->queue, &stats, NULL), EVQ_OK); // Reads continue.
         free(stats);
         evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, name), NULL));
         jobs_go_through(fx, name, when);
-        if (name == names[0]) { // What stood there before went with it, but no end that came later.
+        if (name == names[0]) { // Its old content is lost, but no end that came later.
             assert_int_equal(fixture_ends(fx, "done"), when < 4 ? 2 : 1);
             assert_int_equal(fixture_results_published(fx), when < 3 ? 2 : 0);
         }
@@ -369,7 +383,7 @@ static void key_of_another_type_is_made_anew(void **state)
     }
 }
 
-/* What only keeps the queue in order is made anew by whoever does that. */
+/* A key that only maintains the queue is created again by the function that uses it. */
 static void heartbeat_keeps_order_where_a_key_is_rubbish(void **state)
 {
     struct fixture *fx = *state;
@@ -385,7 +399,8 @@ static void heartbeat_keeps_order_where_a_key_is_rubbish(void **state)
                       EVQ_OK);
         assert_int_equal(fixture_bad_entries(fx), (int64_t)i + 1);
     }
-    for (size_t i = 0; i < sizeof left / sizeof *left; i++) { // The rest of the work is done.
+    // The rest of the work is done as usual.
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
         fixture_finish(fx, "r/1/regular/quick", 0.5);
         key_spoil(fx, left[i]);
         evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "ended:done"), "1",
@@ -406,8 +421,10 @@ static void heartbeat_keeps_order_where_a_key_is_rubbish(void **state)
     assert_int_equal(fixture_bad_entries(fx), 1);
 }
 
-/* Attempts whose leases went with the key are held as before: by the next heartbeat, and counted
- * right where they end without one. */
+/*
+ * Attempts whose leases were lost with the key are protected again by the next heartbeat, and are
+ * counted correctly if they end without one.
+ */
 static void leases_that_were_lost_cost_no_attempt(void **state)
 {
     struct fixture *fx = *state;
@@ -432,12 +449,12 @@ static void leases_that_were_lost_cost_no_attempt(void **state)
                   EVQ_OK);
     assert_int_equal(beats[2].answer, EVQ_BEAT_OK);
     fixture_audit(fx);
-    key_spoil(fx, "leases"); // And where the heartbeat is the first to find it.
+    key_spoil(fx, "leases"); // The same holds if the heartbeat is the first to notice.
     assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, beats + 2, 1, NULL, NULL),
                   EVQ_OK);
     assert_int_equal(beats[2].answer, EVQ_BEAT_OK);
     fixture_audit(fx);
-    key_spoil(fx, "leases"); // Of a worker that is gone: who cancels it ends it.
+    key_spoil(fx, "leases"); // The worker is gone, so a cancel ends the job.
     assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, NULL, 0, NULL, NULL), EVQ_OK);
     assert_status(evq_queue_cancel(fx->queue, ids[2], "", &state_after, NULL), EVQ_OK);
     assert_int_equal(state_after, EVQ_JOB_CANCELLED);
@@ -447,7 +464,10 @@ static void leases_that_were_lost_cost_no_attempt(void **state)
     }
 }
 
-/* What cannot be made anew is named; the job is not set aside for it, and no other run waits. */
+/*
+ * A key that cannot be created again is named. The job is not set aside for it, and no other run
+ * waits.
+ */
 static void key_in_the_way_is_named(void **state)
 {
     struct fixture *fx = *state;
@@ -506,7 +526,9 @@ static void key_in_the_way_is_named(void **state)
     evq_job_free(job);
 }
 
-/* The claim that finds one run's job due, and its hash to be rubbish, serves and counts another's.
+/*
+ * A claim finds that the job of one run is due and its hash is garbage. It serves and counts the
+ * job of another run.
  */
 static void run_in_the_way_keeps_no_other_from_being_counted(void **state)
 {
@@ -531,7 +553,7 @@ static void run_in_the_way_keeps_no_other_from_being_counted(void **state)
     evq_claim_free(claim);
 }
 
-/* What sinks may have lost with it is recorded, so that it can be repeated. */
+/* The loss for the sinks is recorded, so that it can be replayed. */
 static void stream_that_was_lost_is_a_loss_of_every_sink(void **state)
 {
     struct fixture *fx = *state;

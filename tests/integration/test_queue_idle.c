@@ -10,7 +10,7 @@
 #include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
-/* Workers that found nothing to claim, and those who ask for them. */
+/* Tests idle workers, and the clients that ask for them. */
 
 static uint64_t ask(struct fixture *fx, const char *needs, const char *first, const char *second)
 {
@@ -24,7 +24,7 @@ static uint64_t ask(struct fixture *fx, const char *needs, const char *first, co
     return found;
 }
 
-/* Claims up to claims_max jobs of every class; returns how many came. */
+/* Claims up to claims_max jobs of all classes; returns how many it got. */
 static uint32_t claim_many(struct fixture *fx, uint32_t claims_max)
 {
     char request[32];
@@ -59,7 +59,7 @@ static void mark_is_left_only_for_those_who_asked(void **state)
     fixture_audit(fx);
 }
 
-/* So that a worker that blocks need not wait for its time-out to say that it is free. */
+/* A blocked worker must not have to wait for its time-out to report that it is idle. */
 static void first_question_wakes_who_is_blocked(void **state)
 {
     struct fixture *fx = *state;
@@ -82,7 +82,7 @@ static void free_worker_is_given_to_one_asker(void **state)
     fixture_claim_none(fx);
     assert_int_equal(ask(fx, NULL, "quick", NULL), 1);
     assert_int_equal(ask(fx, NULL, "quick", NULL), 0);
-    fixture_claim_none(fx); // It is still free.
+    fixture_claim_none(fx); // It is still idle.
     assert_int_equal(ask(fx, NULL, "quick", NULL), 1);
 }
 
@@ -93,11 +93,11 @@ static void worker_that_took_a_job_is_not_free(void **state)
     (void)ask(fx, NULL, "quick", NULL);
     fixture_claim_none(fx);
     (void)fixture_submit(fx, "r/1/regular/quick");
-    assert_int_equal(ask(fx, NULL, "quick", NULL), 0); // It will take this one.
+    assert_int_equal(ask(fx, NULL, "quick", NULL), 0); // It will claim this job.
     assert_int_equal(claim_many(fx, 1), 1);
     assert_int_equal(ask(fx, NULL, "quick", NULL), 0);
     (void)fixture_submit(fx, "r/2/regular/quick");
-    assert_int_equal(claim_many(fx, 2), 1); // One slot of two has nothing to do.
+    assert_int_equal(claim_many(fx, 2), 1); // One of two slots is idle.
     assert_int_equal(ask(fx, NULL, "quick", NULL), 1);
 }
 
@@ -123,7 +123,7 @@ static void suites_are_answered_each_for_itself(void **state)
     assert_int_equal(ask(fx, NULL, "other", "quick"), 3);
 }
 
-/* Needs of one's own are a class that workers hear of, and claim when they fit it. */
+/* A submit with its own needs makes a class. Workers learn of it, and claim it if they fit. */
 static void needs_of_ones_own_are_a_class_of_their_own(void **state)
 {
     struct fixture *fx = *state;
@@ -135,7 +135,7 @@ static void needs_of_ones_own_are_a_class_of_their_own(void **state)
     assert_status(evq_queue_classes(fx->queue, classes, &count, &version, NULL), EVQ_OK);
     assert_int_equal(count, 2);
     fixture_claim_none(fx);
-    assert_int_equal(ask(fx, "gpus=1", "quick", NULL), 0); // The suite's own class is another.
+    assert_int_equal(ask(fx, "gpus=1", "quick", NULL), 0); // The suite has another class.
     for (uint32_t i = 0; i < count; i++) {
         if (strcmp(classes[i].needs, "gpus=1") == 0) {
             fx->classes[fx->class_count++] = classes[i].number;

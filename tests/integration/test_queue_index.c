@@ -1,4 +1,6 @@
-/* The index of a run: rows leave it with the jobs that they belong to. */
+/*
+ * Tests the index of a run: rows are removed together with their jobs.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +24,7 @@ static void count_result(void *context, const struct evq_result *result)
     (*(int *)context)++;
 }
 
-/* A reader's cursor stays valid while the rows before it are trimmed. */
+/* A reader's cursor stays valid while earlier rows are trimmed. */
 static void retention_trims_the_index_of_the_run(void **state)
 {
     enum { JOBS = 60, KEPT = 10, LEFTOVERS = 500 };
@@ -43,7 +45,7 @@ static void retention_trims_the_index_of_the_run(void **state)
                   EVQ_OK);
     const int64_t rows = fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "index:r"), NULL);
     assert_int_equal(rows, seen);
-    assert_true(seen >= KEPT && seen <= 2 * KEPT); // A row for each task and each end.
+    assert_true(seen >= KEPT && seen <= 2 * KEPT); // There is a row for each task and each end.
     assert_true(cursor > JOBS);                    // Rows keep their numbers.
     seen = 0;
     fixture_finish(fx, "r/60/regular/quick", 0.5);

@@ -11,8 +11,10 @@
 
 #include "tests/fixture/queue.h"
 
-/* What stays and what goes: shards and parts, retention and the ledger, trimming, rubbish set
- * aside. */
+/*
+ * Tests what is kept and what is removed: shards and parts, retention and the ledger, trimming, and
+ * garbage that is set aside.
+ */
 
 #define ID "r/100/regular/quick"
 
@@ -55,8 +57,7 @@ static void split(struct fixture *fx, uint32_t shards)
     evq_claim_free(claim);
 }
 
-/* Shards may end in any order, some on their second attempt: parts come back in shard order, and
- * the merge is queued once. */
+/* Shards end in any order, some at a second attempt. The merge is queued once. */
 static void shards_come_together_in_order(void **state)
 {
     struct fixture *fx = *state;
@@ -86,7 +87,8 @@ static void shards_come_together_in_order(void **state)
             struct evq_claim *claim = claims[n - 1 - i];
             char part[16];
             (void)snprintf(part, sizeof part, "part %d", claim->shard);
-            for (int twice = 0; twice < 2 - (i == n - 1); twice++) { // A reply was lost.
+            // The call is repeated, as after a lost reply.
+            for (int twice = 0; twice < 2 - (i == n - 1); twice++) {
                 assert_status(evq_queue_complete_shard(fx->queue, claim->id, claim->token, part,
                                                        strlen(part), NULL),
                               EVQ_OK);
@@ -154,7 +156,7 @@ static void shards_end_together_when_one_is_dead_or_the_job_is_cancelled(void **
     assert_status(
         evq_queue_retry(fx->queue, "r/0/regular/quick", "", (char[EVQ_JOB_ID_BYTES_MAX]){0}, NULL),
         EVQ_OK);
-    split(fx, 2); // From the start.
+    split(fx, 2); // This reads from the start.
     fixture_audit(fx);
 }
 
@@ -165,7 +167,7 @@ static void retention_removes_records_and_keeps_the_ledger(void **state)
     fixture_finish(fx, ID, 0.5);
     fixture_finish(fx, "r/200/regular/quick", 0.6);
     assert_int_equal(gc(fx), 0);
-    call(fx, "ZADD", "ended:done", "1", ID); // As if it had ended long ago.
+    call(fx, "ZADD", "ended:done", "1", ID); // This makes the end old.
     assert_int_equal(gc(fx), 1);
     assert_int_equal(exists(fx, "job:" ID) + exists(fx, "msg:" ID) + exists(fx, "res:" ID), 0);
     assert_int_equal(exists(fx, "job:r/200/regular/quick"), 1);
@@ -182,7 +184,7 @@ static void retention_removes_records_and_keeps_the_ledger(void **state)
     fixture_audit(fx);
 }
 
-/* Three jobs of run r become no jobs any more, the third of another type altogether. */
+/* Replaces the records of three jobs of run r by garbage, one by another type. */
 static void set_aside_three(struct fixture *fx)
 {
     static const char *const ids[] = {ID, "r/101/regular/quick", "r/102/regular/quick"};
@@ -201,14 +203,14 @@ static void set_aside_three(struct fixture *fx)
     assert_int_equal(fixture_bad_entries(fx), 3);
 }
 
-/* As if it had been set aside long ago. */
+/* Makes the time old at which it was set aside. */
 static void set_aside_age(struct fixture *fx, const char *id)
 {
     evq_reply_free(
         fixture_call(fx->raw, "ZADD", fixture_key(fx, "ended:bad"), "XX", "1", id, NULL));
 }
 
-/* What was set aside is looked at for as long as a dead job, and then goes as one does. */
+/* A job that was set aside is kept as long as a dead job. */
 static void retention_removes_what_was_set_aside(void **state)
 {
     struct fixture *fx = *state;
@@ -223,7 +225,7 @@ static void retention_removes_what_was_set_aside(void **state)
     assert_int_equal(exists(fx, "job:r/101/regular/quick"), 1);
     set_aside_age(fx, "r/101/regular/quick");
     assert_int_equal(fixture_submit(fx, ID).answer, EVQ_SUBMIT_QUEUED);
-    call(fx, "ZADD", "ended:bad", "1", ID); // As if a worker had adopted it: it stays.
+    call(fx, "ZADD", "ended:bad", "1", ID); // This is as if a worker had adopted it, so it stays.
     assert_int_equal(gc(fx), 2);
     struct evq_claim *claim = fixture_claim(fx);
     assert_string_equal(claim->id, ID);
@@ -261,7 +263,7 @@ static void retention_bounds_the_number_of_ended_jobs(void **state)
         (void)snprintf(id, sizeof id, "r/%d/regular/quick", step);
         fixture_finish(fx, id, 0.5);
     }
-    heartbeat(fx); // Each heartbeat takes a few.
+    heartbeat(fx); // Each heartbeat removes a few.
     int64_t kept = fixture_call_integer(fx->raw, "ZCARD", fixture_key(fx, "ended:done"), NULL);
     assert_true(kept < 60 && kept >= 10);
     while (gc(fx) > 0) {
@@ -290,7 +292,7 @@ static void retention_forgets_a_flow_ninety_days_after_its_last_submit(void **st
     (void)gc(fx);
     assert_int_equal(exists(fx, "flow:r/regular/quick") + exists(fx, "ledger:r/regular/quick"), 0);
     assert_int_equal(exists(fx, "run:r") + exists(fx, "index:r") + exists(fx, "runflows:r"), 0);
-    assert_int_equal(exists(fx, "flow:open/regular/quick"), 1); // It has an open job.
+    assert_int_equal(exists(fx, "flow:open/regular/quick"), 1); // The run has an open job.
     again = fixture_submit(fx, ID);
     assert_int_equal(again.answer, EVQ_SUBMIT_QUEUED);
     fixture_audit(fx);
@@ -321,12 +323,12 @@ static void trim_waits_for_every_sink_but_the_silent(void **state)
     fixture_finish(fx, ID, 0.5);
     fixture_finish(fx, "r/200/regular/quick", 0.6);
     read_all(fx, "fast", 4, true);
-    assert_int_equal(fixture_entries(fx), 4); // slow has read nothing.
+    assert_int_equal(fixture_entries(fx), 4); // The sink slow has read nothing.
     read_all(fx, "slow", 4, false);
     read_all(fx, "fast", 0, true);
-    assert_int_equal(fixture_entries(fx), 4); // slow has acknowledged nothing.
+    assert_int_equal(fixture_entries(fx), 4); // The sink slow has acknowledged nothing.
     fixture_finish(fx, "r/300/regular/quick", 0.7);
-    call(fx, "HSET", "sink:slow", "still", "604800000"); // Silent for a week.
+    call(fx, "HSET", "sink:slow", "still", "604800000"); // The sink was silent for a week.
     read_all(fx, "fast", 2, true);
     assert_int_equal(fixture_entries(fx), 0);
     assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
@@ -361,7 +363,7 @@ static void trim_keeps_the_cap_and_says_what_was_lost(void **state)
     assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
 }
 
-/* What the cap took before a sink had it comes again from the stored results, under its own ids. */
+/* Entries that the cap removed are replayed from the stored results, with their own ids. */
 static void trim_loses_nothing_for_good_that_is_still_stored(void **state)
 {
     struct fixture *fx = *state;
@@ -382,22 +384,21 @@ static void trim_loses_nothing_for_good_that_is_still_stored(void **state)
     read_all(fx, "slow", 5, true);
     call(fx, "HSET", "meta", "results_max", "100");
     assert_status(evq_queue_republish(fx->queue, "r", 0, 0, &cursor, &count, &more, NULL), EVQ_OK);
-    assert_int_equal(count, 0); // Nothing was published in 1970.
+    assert_int_equal(count, 0); // In 1970, nothing was published.
     assert_int_equal(cursor, 12);
     assert_false(more);
     cursor = 0;
     assert_status(
         evq_queue_republish(fx->queue, "r", 0, (int64_t)1 << 50, &cursor, &count, &more, NULL),
         EVQ_OK);
-    assert_int_equal(count, 12); // Six results and six ends.
+    assert_int_equal(count, 12); // There are six results and six ends.
     read_all(fx, "slow", 12, true);
     assert_status(evq_queue_loss_forget(fx->queue, "slow", NULL), EVQ_OK);
     assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 0);
     fixture_audit(fx);
 }
 
-/* Rubbish of every kind in every place, written with redis-cli: good jobs are still submitted,
- * claimed and completed. */
+/* Writes garbage of every kind to every key. Good jobs must still be completed. */
 static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
 {
     struct fixture *fx = *state;
@@ -465,7 +466,7 @@ static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
     evq_reply_free(audit);
     assert_status(evq_queue_jobs(fx->queue, "queued", "", "", 100, &views[4], NULL), EVQ_OK);
     for (int i = 0; i < 5; i++) {
-        json_t *tree = json_loads(views[i], 0, NULL); // As evalq reads them.
+        json_t *tree = json_loads(views[i], 0, NULL); // This is how evalq reads them.
         if (tree == NULL) {
             fail_msg("view %d is no JSON: %s", i, views[i]);
         }
@@ -475,8 +476,7 @@ static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
     free(json);
 }
 
-/* More rubbish than one claim clears: the claim that found nothing wakes the next at once, instead
- * of leaving the good job until something else happens. */
+/* A claim that meets more garbage than it removes wakes the next one at once. */
 static void rubbish_that_fills_a_claim_wakes_the_next(void **state)
 {
     struct fixture *fx = *state;
@@ -497,13 +497,13 @@ static void rubbish_that_fills_a_claim_wakes_the_next(void **state)
                              1);
         }
     }
-    assert_true(claims > 1); // The fault happened.
+    assert_true(claims > 1); // The fault was injected.
     assert_non_null(claim);
     assert_string_equal(claim->id, ID);
     evq_claim_free(claim);
 }
 
-/* A full Redis refuses submits and lets everything drain. */
+/* A full Redis rejects submits and lets running jobs finish. */
 static void full_redis_refuses_submits_and_drains(void **state)
 {
     struct fixture *fx = *state;
@@ -523,8 +523,7 @@ static void full_redis_refuses_submits_and_drains(void **state)
     fixture_audit(fx);
 }
 
-/* Of those that are never superseded as of the others: a run of any size holds Redis up no longer.
- */
+/* A run of any size must not block Redis for longer, even if nothing is superseded. */
 static void forget_takes_a_hundred_jobs_a_call(void **state)
 {
     struct fixture *fx = *state;
@@ -549,8 +548,7 @@ static void forget_takes_a_hundred_jobs_a_call(void **state)
     fixture_audit(fx);
 }
 
-/* More flows than one call looks at: a job that had ended and waits again goes as one that waits.
- */
+/* There are more flows than one call checks. */
 static void forget_of_many_flows_leaves_nothing_behind(void **state)
 {
     struct fixture *fx = *state;

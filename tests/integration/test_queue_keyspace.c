@@ -10,8 +10,10 @@
 
 #include "tests/fixture/keyspace.h"
 
-/* One operation after the other; after each, every line of the keyspace that changed, and no other,
- * is in the file. */
+/*
+ * Runs one operation after the other. After each, the expected file has every changed line of the
+ * keyspace, and no other.
+ */
 struct walk {
     struct fixture *fx;
     struct evq_buffer text;

@@ -11,8 +11,10 @@
 #include "tests/fixture/keyspace.h"
 #include "tests/fixture/random.h"
 
-/* Claims and ends that go together: what is taken in one go and written once, and nobody may see
- * that. The same random history is gone through twice. */
+/*
+ * Tests calls with several claims or ends. They share reads and writes, and this must not be
+ * visible from outside. The same random history is run in both ways.
+ */
 
 enum { JOBS = 60, TAKEN = 32, TOGETHER = 16, ROUNDS = 60 };
 
@@ -36,14 +38,13 @@ static void held_free(struct held *held)
     held->count = 0;
 }
 
-/* What kind of queue: of one flow or of several; with caps, weights, bands and policies or without.
- */
+/* The kind of queue: one flow or several; with or without caps, weights, bands and policies. */
 struct kind {
     bool lone;
     bool ordinary;
 };
 
-/* Mostly rising steps; now and then something else. */
+/* Draws mostly rising steps, and now and then something else. */
 static void submit_draw(struct fixture *fx, int at, struct kind kind)
 {
     static const long long far[] = {127, 128, 255, 256, 65535, 65536, 1LL << 33};
@@ -83,13 +84,13 @@ static void fill(struct fixture *fx)
     for (int i = 0; i < JOBS; i++) {
         submit_draw(fx, i, kind);
     }
-    if (!kind.ordinary && draw(3) == 0) { // The steps of one suite turn out to be due now and then.
+    if (!kind.ordinary && draw(3) == 0) { // The steps of one suite are due only now and then.
         evq_reply_free(
             fixture_call(fx->raw, "HSET", fixture_key(fx, "class"), "every:rare", "3", NULL));
     }
 }
 
-/* Takes up to TAKEN jobs, at most `most` a call. */
+/* Claims up to TAKEN jobs, at most `most` in one call. */
 static void take(struct fixture *fx, uint32_t most, struct held *ret_held)
 {
     struct evq_claimed claimed = {.count = 1};
@@ -112,7 +113,7 @@ static void take(struct fixture *fx, uint32_t most, struct held *ret_held)
     }
 }
 
-/* Fails at the first line in which two keyspaces differ. */
+/* Fails at the first line that differs between two keyspaces. */
 static void assert_same(const char *want, const char *got)
 {
     size_t at = 0;
@@ -126,8 +127,7 @@ static void assert_same(const char *want, const char *got)
     }
 }
 
-/* The keyspace, but for what tells in how many calls jobs were claimed, and who was heard before.
- */
+/* Returns the keyspace without the fields that depend on the number of calls. */
 static char *keyspace(struct fixture *fx)
 {
     static const char *const keys[] = {"worker:worker-1", "wake:1", "wake:2", "offers:quick",
@@ -170,7 +170,9 @@ static void claims_together_take_what_single_claims_take(void **state)
     assert_true(taken > 8 * ROUNDS);
 }
 
-/* Of a flow that is alone in its band, no more are taken together than come before the sixteenth.
+/*
+ * From a flow that is alone in its band, at most so many are claimed together as come before the
+ * sixteenth.
  */
 static void claims_together_leave_the_sixteenth_to_the_lowest_band(void **state)
 {
@@ -193,7 +195,7 @@ static void claims_together_leave_the_sixteenth_to_the_lowest_band(void **state)
     held_free(&held);
 }
 
-/* Who was served comes again before one whose turn is later, though all three stood in line. */
+/* A served flow comes again before one whose turn is later, although all three wait. */
 static void claims_together_pass_nobody_who_was_put_back(void **state)
 {
     struct fixture *fx = *state;
@@ -214,7 +216,7 @@ static void claims_together_pass_nobody_who_was_put_back(void **state)
     held_free(&held);
 }
 
-/* A flow without jobs, left by rubbish, stands in nobody's way. */
+/* An empty flow, which garbage left behind, blocks nobody. */
 static void claims_together_go_on_behind_an_empty_flow(void **state)
 {
     struct fixture *fx = *state;
@@ -229,7 +231,7 @@ static void claims_together_go_on_behind_an_empty_flow(void **state)
     fixture_audit(fx);
 }
 
-/* Nor more than its run, or its suite, may have at work. */
+/* At most as many are claimed as the caps of the run and the suite allow. */
 static void check_cap(struct fixture *fx, const char *what, const char *name)
 {
     char id[EVQ_JOB_ID_BYTES_MAX];
@@ -255,7 +257,7 @@ static void claims_together_keep_the_cap_of_a_suite(void **state)
     check_cap(*state, "cap_suite", "quick");
 }
 
-/* What may have become of an attempt when its end is told. */
+/* The possible states of an attempt when its end is reported. */
 static void happen(struct fixture *fx, const struct evq_claim *claim)
 {
     enum evq_job_state after = EVQ_JOB_STATE_COUNT;
@@ -284,7 +286,7 @@ static void happen(struct fixture *fx, const struct evq_claim *claim)
     }
 }
 
-/* Tells the ends of all, `most` a call; some twice, some with another's token. */
+/* Reports the ends of all, at most `most` in one call; some twice, some with a wrong token. */
 static char *end_all(struct fixture *fx, size_t most, enum evq_status *ret_statuses)
 {
     struct held held;
@@ -317,7 +319,7 @@ static char *end_all(struct fixture *fx, size_t most, enum evq_status *ret_statu
     return keyspace(fx);
 }
 
-/* Ends whose record does not say what its entry's fields say. */
+/* Ends whose record differs from the fields of the entry. */
 static int64_t records_wrong(struct fixture *fx)
 {
     static const char script[] =
@@ -366,7 +368,7 @@ static void ends_together_leave_what_single_ends_leave(void **state)
     assert_true(ends > 4 * ROUNDS);
 }
 
-/* Another type stands where the key is wanted; what it held is gone. */
+/* The key has another type, and its content is lost. */
 static void spoil(struct fixture *fx, const char *key)
 {
     evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
@@ -378,7 +380,9 @@ static void unspoil(struct fixture *fx, const char *key)
     evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
 }
 
-/* What an end cannot write for a key of another type, it alone is answered; the others are whole.
+/*
+ * If one end cannot be written because of a key's type, only that end gets an error; the others are
+ * complete.
  */
 static void ends_are_whole_where_a_key_is_rubbish(void **state)
 {
@@ -410,7 +414,7 @@ static void ends_are_whole_where_a_key_is_rubbish(void **state)
     }
 }
 
-/* Some suite has a cap, so that of each that ends is looked at whether it has one. */
+/* One suite has a cap, so each end checks whether its suite has one. */
 static void ends_are_whole_where_their_suite_is_rubbish(void **state)
 {
     struct fixture *fx = *state;
@@ -434,7 +438,7 @@ static void ends_are_whole_where_their_suite_is_rubbish(void **state)
         assert_status(done[i].status, strstr(done[i].id, "quick") != NULL ? EVQ_E_CORRUPT : EVQ_OK);
     }
     unspoil(fx, "suite:quick");
-    for (int i = 0; i < 4; i++) { // As the worker does then.
+    for (int i = 0; i < 4; i++) { // The worker does this too.
         assert_status(evq_queue_complete(fx->queue, done[i].id, done[i].token, NULL), EVQ_OK);
         evq_claim_free(claims[i]);
     }
@@ -442,8 +446,10 @@ static void ends_are_whole_where_their_suite_is_rubbish(void **state)
     assert_int_equal(fixture_ends(fx, "done"), 4);
 }
 
-/* Where the set of ends is rubbish it is made anew, and a run's cap counts them no more; where the
- * counts are, they are in their set. */
+/*
+ * If the set of ends is garbage, it is created again, and the run's cap no longer counts them. If
+ * the counts are garbage, they are taken from their set.
+ */
 static void ends_are_noted_and_counted_apart(void **state)
 {
     struct fixture *fx = *state;
@@ -465,7 +471,7 @@ static void ends_are_noted_and_counted_apart(void **state)
         }
         assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
         evq_claim_free(claim);
-        evq_claim_free(fixture_claim(fx)); // The cap of one is free again.
+        evq_claim_free(fixture_claim(fx)); // The cap of one has space again.
         struct evq_reply *noted =
             fixture_call(fx->raw, "ZCARD", fixture_key(fx, "ended:done"), NULL);
         assert_int_equal(noted->integer, 1);
@@ -500,7 +506,7 @@ static void end_of_a_merge_among_many_drops_its_shards(void **state)
     evq_claim_free(whole);
 }
 
-/* A job of a flow whose jobs are taken together has been spoiled: it alone is set aside. */
+/* One job of a flow whose jobs are claimed together is garbage. Only that job is set aside. */
 static void claims_set_rubbish_aside_and_take_the_rest(void **state)
 {
     struct fixture *fx = *state;
@@ -526,7 +532,7 @@ static void claims_set_rubbish_aside_and_take_the_rest(void **state)
     }
 }
 
-/* Its results have been spoiled: it is set aside, and counted where it was. */
+/* The job's results are garbage. The job is set aside and its count corrected. */
 static void claim_of_a_job_whose_results_are_rubbish_sets_it_aside(void **state)
 {
     struct fixture *fx = *state;
@@ -542,8 +548,10 @@ static void claim_of_a_job_whose_results_are_rubbish_sets_it_aside(void **state)
     fixture_audit(fx);
 }
 
-/* The first flow in the line has been spoiled: the others have their turns, and it has its own when
- * it is mended. */
+/*
+ * The first waiting flow is garbage. The others get their turns, and the first one gets its turn
+ * when it is repaired.
+ */
 static void claims_go_round_a_flow_that_is_rubbish(void **state)
 {
     struct fixture *fx = *state;

@@ -1,6 +1,6 @@
 /*
- * The same random operations go to the server and to the model in memory; after each, answers,
- * states, places, tokens and counters must be the same. $EVALQ_TEST_SEED repeats a run.
+ * Sends the same random operations to the server and to a model in memory. After each, the answers,
+ * states, positions, tokens and counters must be equal. $EVALQ_TEST_SEED repeats a run.
  */
 
 #include "queue_drive.h"
@@ -110,8 +110,10 @@ static void claim(struct drive *d)
     expect(d, reply, reply->item_count > 4 ? "jobs" : "none");
 }
 
-/* The reply to the last claim was lost: the same request again gives those of its claims that still
- * hold. */
+/*
+ * The reply to the last claim was lost. The repeated request returns the claims that are still
+ * valid.
+ */
 static void claim_again(struct drive *d)
 {
     if (d->last_count == 0) {
@@ -140,7 +142,7 @@ static void claim_again(struct drive *d)
     expect(d, reply, at > 4 ? "jobs" : "none");
 }
 
-/* A claim of this round, mostly a late one; false: there is none whose job is still known. */
+/* Returns a claim of this round, mostly a late one. false: no claim has a known job. */
 static bool some_held(struct drive *d, struct held *ret_held, int *ret_job)
 {
     if (d->held_count == 0) {
@@ -182,7 +184,8 @@ static void complete(struct drive *d)
     int job;
     bool found = some_held(d, &h, &job);
     for (int i = 0; i < 8 && found && d->m->jobs[job].shard < 0; i++) {
-        found = some_held(d, &h, &job); // Shards rather: all of them must end well for one merge.
+        // It prefers shards, because all of them must succeed for one merge.
+        found = some_held(d, &h, &job);
     }
     if (!found) {
         return;
@@ -230,7 +233,7 @@ static void split(struct drive *d)
     int job;
     if (!some_held(d, &h, &job) || d->m->jobs[job].shard >= 0 ||
         (d->m->jobs[job].shards > 0 && strcmp(d->m->jobs[job].token, h.token) == 0)) {
-        return; // The merging attempt may not split again: an error reply, tested elsewhere.
+        return; // The attempt that merges must not split again; another test covers this error.
     }
     char shards[4];
     int n = 2 + (int)roll(d, 2);
@@ -258,7 +261,7 @@ static void beat(struct drive *d)
     evq_reply_free(reply);
 }
 
-/* Any job of the model in a state; -1: none. */
+/* Returns any job of the model in the state; -1: there is none. */
 static int some_job(struct drive *d, enum evq_job_state state)
 {
     if (d->m->count == 0) {
@@ -329,7 +332,7 @@ static void retry(struct drive *d)
     int job = some_job(d, states[roll(d, 4)]);
     char id[EVQ_JOB_ID_BYTES_MAX];
     for (int i = 0; i < 12 && (job < 0 || d->m->jobs[job].tasks == 0); i++) {
-        job = some_job(d, states[roll(d, 3)]); // Rather one that had published something.
+        job = some_job(d, states[roll(d, 3)]); // It prefers a job that has published something.
     }
     if (job < 0 || d->m->jobs[job].shard >= 0) {
         return;
@@ -462,7 +465,7 @@ static void queue_agrees_with_a_model_over_random_operations(void **state)
     fixture_audit(d->fx);
     for (int i = 0; i < EVENT_COUNT; i++) {
         print_message("%s %lld  ", operation_names[i], (long long)d->events[i]);
-        assert_true(d->events[i] >= 10); // Else the test has not seen what it is for.
+        assert_true(d->events[i] >= 10); // Otherwise the test has not covered its subject.
     }
     print_message("\n");
     free(d->m);

@@ -10,7 +10,7 @@
 
 #include "tests/fixture/queue.h"
 
-/* Which job goes first: bands, fairness between runs, the flow's policy. */
+/* Tests which job is claimed first: bands, fairness between runs, and the policy of the flow. */
 
 static struct evq_submitted submit_with(struct fixture *fx, const char *id,
                                         enum evq_job_policy policy, int band, bool keep,
@@ -34,7 +34,7 @@ static struct evq_submitted submit_step(struct fixture *fx, const char *run, int
     return submit_with(fx, id, policy, 2, false, 1);
 }
 
-/* Claims one and completes it; its run's first letter, its step in *ret_step. */
+/* Claims and completes one job. Returns the first letter of its run; *ret_step gets its step. */
 static char next(struct fixture *fx, int64_t *ret_step)
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -81,7 +81,8 @@ static void order_takes_bands_strictly_but_every_sixteenth_lowest_first(void **s
     set_meta(fx, "served", "0");
     for (int served = 1; served <= 40; served++) {
         char run = next(fx, NULL);
-        // 20 of each: the high band is empty after its 20 and the one low job at 16 (at 21 served).
+        // There are 20 of each. The high band is empty after its 20 and the one low job at 16 (21
+        // were served).
         char want = served <= 21 && served != 16 ? 'h' : 'l';
         if (run != want) {
             fail_msg("claim %d went to %c", served, run);
@@ -95,7 +96,8 @@ static void order_is_fair_between_runs_and_heeds_weights(void **state)
     struct evq_error err = {EVQ_OK, ""};
     int count[3] = {0};
 
-    for (int64_t step = 0; step < 60; step++) { // A flood of one run, then two others.
+    // One run submits very many jobs, then two others follow.
+    for (int64_t step = 0; step < 60; step++) {
         (void)submit_step(fx, "a", step, EVQ_POLICY_ALL);
     }
     for (int64_t step = 0; step < 30; step++) {
@@ -118,7 +120,7 @@ static void order_is_fair_between_runs_and_heeds_weights(void **state)
     fixture_audit(fx);
 }
 
-/* A run with two suites is one run: it gets no second share. */
+/* A run with two suites is still one run, so it gets no second share. */
 static void order_is_fair_between_runs_whatever_their_flows(void **state)
 {
     struct fixture *fx = *state;
@@ -171,11 +173,12 @@ static void order_skips_older_queued_steps_under_latest(void **state)
     (void)submit_with(fx, "a/200/regular/quick", EVQ_POLICY_LATEST, 2, true, 1);
     (void)submit_step(fx, "a", 300, EVQ_POLICY_LATEST);
     fixture_assert_state(fx, "a/100/regular/quick", "skipped");
-    fixture_assert_state(fx, "a/200/regular/quick", "queued"); // Kept.
+    fixture_assert_state(fx, "a/200/regular/quick", "queued"); // This step is kept.
     assert_string_equal(fixture_job_field(fx, "a/100/regular/quick", "reason").text,
                         "superseded by step 200");
     assert_int_equal(submit_step(fx, "a", 250, EVQ_POLICY_LATEST).answer, EVQ_SUBMIT_SKIPPED);
-    // A newer session is newer, however low its step; a late word of the old one is stale.
+    // A newer session counts as newer even with a lower step. A late call of the old session is
+    // stale.
     assert_int_equal(submit_with(fx, "a/50/regular/quick", EVQ_POLICY_LATEST, 2, false, 2).answer,
                      EVQ_SUBMIT_QUEUED);
     fixture_assert_state(fx, "a/300/regular/quick", "skipped");
@@ -226,7 +229,7 @@ static void order_supersedes_in_slices(void **state)
     fixture_audit(fx);
 }
 
-/* What backfill must take of the waiting steps, by looking at all of them. */
+/* Computes which waiting step backfill must take, by checking all of them. */
 static int64_t backfill_choice(const bool *waiting, const bool *taken, int64_t steps)
 {
     int64_t newest = -1;
@@ -255,8 +258,8 @@ static int64_t backfill_choice(const bool *waiting, const bool *taken, int64_t s
                 nearest = i;
             }
         }
-        if (nearest >= 0 &&
-            high - low >= best_width) { // Among equals the last gap, as the set orders them.
+        // Among equal gaps, the last one counts, as in the order of the set.
+        if (nearest >= 0 && high - low >= best_width) {
             best_width = high - low;
             choice = nearest;
         }
@@ -273,7 +276,8 @@ static void order_halves_the_widest_gap_under_backfill(void **state)
     int64_t submitted = 1;
     int older = 0;
 
-    // Training goes on while jobs are taken: three submits to one claim, then claims only.
+    // The training continues while jobs are claimed: three submits for each claim, then only
+    // claims.
     for (int turn = 0; turn < 500; turn++) {
         for (int i = 0; i < 3 && submitted < STEPS; i++, submitted++) {
             (void)submit_step(fx, "a", submitted, EVQ_POLICY_BACKFILL);
@@ -285,7 +289,8 @@ static void order_halves_the_widest_gap_under_backfill(void **state)
         }
         int64_t step = -1;
         (void)next(fx, &step);
-        // Gaps of the same width may come in any order: the choice must be as good as the best.
+        // Gaps of the same width may come in any order, but the choice must be as good as the best
+        // one.
         if (step != want) {
             int64_t low = step;
             int64_t high = step;
@@ -338,9 +343,9 @@ static void order_keeps_caps_of_runs_and_suites(void **state)
         of_a += claims[i]->id[0] == 'a';
     }
     assert_true(of_a <= 2);
-    fixture_claim_none(fx); // The suite's cap.
+    fixture_claim_none(fx); // This is the cap of the suite.
     assert_status_err(evq_queue_limit(fx->queue, "cap_suite", "quick", 0, &err), EVQ_OK, &err);
-    for (int i = 0; i < 4; i++) { // All five of b, two of a.
+    for (int i = 0; i < 4; i++) { // These are all five of b and two of a.
         struct evq_claim *claim = fixture_claim(fx);
         of_a += claim->id[0] == 'a';
         evq_claim_free(claim);
@@ -352,7 +357,7 @@ static void order_keeps_caps_of_runs_and_suites(void **state)
         if (claims[i]->id[0] == 'a') {
             assert_status_err(evq_queue_complete(fx->queue, claims[i]->id, claims[i]->token, &err),
                               EVQ_OK, &err);
-            struct evq_claim *claim = fixture_claim(fx); // Its flow came back.
+            struct evq_claim *claim = fixture_claim(fx); // The flow has returned.
             assert_int_equal(claim->id[0], 'a');
             evq_claim_free(claim);
         }
@@ -361,7 +366,7 @@ static void order_keeps_caps_of_runs_and_suites(void **state)
     fixture_audit(fx);
 }
 
-/* Else the attempts were charged, and held by a worker that never heard of them. */
+/* Otherwise the attempts would be charged, and held by a worker that does not know about them. */
 static void claim_tells_what_it_took_before_it_met_a_key_in_the_way(void **state)
 {
     struct fixture *fx = *state;
@@ -377,7 +382,7 @@ static void claim_tells_what_it_took_before_it_met_a_key_in_the_way(void **state
 
     (void)fixture_submit(fx, "r/1/regular/quick");
     (void)fixture_submit(fx, "s/1/regular/quick");
-    evq_reply_free( // Of the band behind theirs.
+    evq_reply_free( // These come from the next band.
         fixture_call(fx->raw, "SET", fixture_key(fx, "ready:1:3"), "rubbish", NULL));
     assert_status_err(evq_queue_claim(fx->queue, &request, claims, &claimed, &err), EVQ_OK, &err);
     assert_int_equal(claimed.count, 2);

@@ -11,14 +11,14 @@
 #include "tests/fixture/keyspace.h"
 #include "tests/fixture/random.h"
 
-/* What would be claimed next is told as the claim then does it, and nothing is written for it. */
+/* Tests the preview of the next claim: it equals the real claim, and writes nothing. */
 
 #define JOBS 400
 
 static const char *const runs[] = {"a", "b", "c", "d"};
 static const char *const suites[] = {"quick", "deep", "slow"};
 
-/* The id that a look gives, "" for none. */
+/* Returns the id of the preview; "" for none. */
 static void look(struct fixture *fx, char ret_id[EVQ_JOB_ID_BYTES_MAX])
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -33,12 +33,12 @@ static void look(struct fixture *fx, char ret_id[EVQ_JOB_ID_BYTES_MAX])
         (void)snprintf(ret_id, EVQ_JOB_ID_BYTES_MAX, "%s", peeked.id);
         (void)snprintf(id, sizeof id, "%s/%lld/%s/%s", job->run, (long long)job->step, job->variant,
                        job->suite);
-        assert_int_equal(strncmp(id, ret_id, strlen(id)), 0); // A generation may stand behind.
+        assert_int_equal(strncmp(id, ret_id, strlen(id)), 0); // A generation may follow.
     }
     evq_job_free(peeked.job);
 }
 
-/* The same; the keyspace is what it was. */
+/* Returns the same, and asserts that the keyspace has not changed. */
 static void peek(struct fixture *fx, char ret_id[EVQ_JOB_ID_BYTES_MAX])
 {
     char *before = fixture_keyspace(fx);
@@ -59,7 +59,7 @@ static void submit_some(struct fixture *fx, uint64_t *seed, int count)
                        (unsigned long long)(fixture_random(seed) % 1000),
                        suites[fixture_random(seed) % 3]);
         struct evq_job *job = fixture_job(id);
-        // One policy a run, so that each keeps its own order.
+        // Each run has one policy, so each keeps its own order.
         job->policy = run == 0   ? EVQ_POLICY_LATEST
                       : run == 1 ? EVQ_POLICY_BACKFILL
                                  : EVQ_POLICY_ALL;
@@ -85,7 +85,7 @@ static void peek_agrees_with_the_next_claim(void **state)
     submit_some(fx, &seed, JOBS / 4);
     for (int i = 0; i < JOBS; i++) {
         submit_some(fx, &seed, (int)(fixture_random(&seed) % 2));
-        if (i % 32 == 0) { // It reads every key.
+        if (i % 32 == 0) { // The check reads every key.
             peek(fx, id);
         } else {
             look(fx, id);
@@ -96,13 +96,15 @@ static void peek_agrees_with_the_next_claim(void **state)
             continue;
         }
         claimed++;
-        if (id[0] == '\0') { // Only where a gap must be put right before the order is known.
+        // This happens only if a gap must be corrected before the order is known.
+        if (id[0] == '\0') {
             assert_int_equal(claim->id[0], 'b');
             untold++;
         } else if (strcmp(id, claim->id) != 0) {
             fail_msg("claim %d gave %s where %s was told", claimed, claim->id, id);
         }
-        if (fixture_random(&seed) % 4 > 0) { // The others go on running, which counts for the cap.
+        // The other jobs continue to run, and count for the cap.
+        if (fixture_random(&seed) % 4 > 0) {
             assert_status_err(evq_queue_complete(fx->queue, claim->id, claim->token, &err), EVQ_OK,
                               &err);
         }
@@ -157,7 +159,7 @@ static void peek_tells_how_many_attempts_run(void **state)
     evq_job_free(peeked.job);
 }
 
-/* Rubbish by hand is the claim's to set aside: the look neither fails nor touches it. */
+/* Only a claim sets garbage aside. The preview neither fails nor changes it. */
 static void peek_tells_none_of_rubbish(void **state)
 {
     struct fixture *fx = *state;

@@ -10,7 +10,10 @@
 #include "shared/queue/queue_ticket.h"
 #include "tests/fixture/keyspace.h"
 
-/* Names from outside for jobs: what they show over a job's life, and whom a cancel hits. */
+/*
+ * Tests tickets, which are external names for jobs: their state during a job's life, and the effect
+ * of a cancel.
+ */
 
 static int64_t put(struct fixture *fx, const char *ticket, const char *job, const char *other)
 {
@@ -23,7 +26,7 @@ static int64_t put(struct fixture *fx, const char *ticket, const char *job, cons
     return position;
 }
 
-/* evq_ticket_free() it. */
+/* The caller frees it with evq_ticket_free(). */
 static struct evq_ticket *get(struct fixture *fx, const char *name, enum evq_ticket_state want)
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -39,7 +42,7 @@ static void expect(struct fixture *fx, const char *name, enum evq_ticket_state w
     evq_ticket_free(get(fx, name, want));
 }
 
-/* Whether this call cancelled it; otherwise its state is want. */
+/* Returns whether this call has cancelled it. If not, asserts that its state is want. */
 static bool cancel(struct fixture *fx, const char *name, bool running, enum evq_ticket_state want)
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -70,7 +73,7 @@ static void ticket_shows_its_job_over_its_life(void **state)
     assert_int_equal(put(fx, "t1", "r/1/regular/quick", ""), 0);
     (void)fixture_submit(fx, "r/2/regular/quick");
     assert_int_equal(put(fx, "t2", "r/2/regular/quick", ""), 1);
-    assert_int_equal(put(fx, "t1", "r/9/regular/quick", ""), 0); // The same again changes nothing.
+    assert_int_equal(put(fx, "t1", "r/9/regular/quick", ""), 0); // Repeating it changes nothing.
     struct evq_ticket *ticket = get(fx, "t2", EVQ_TICKET_QUEUED);
     assert_int_equal(ticket->position, 1);
     assert_int_equal(ticket->started_ms, -1);
@@ -125,7 +128,8 @@ static void ticket_of_two_jobs_waits_for_both(void **state)
         fixture_publish(fx, claim, "a", strstr(claim->id, "ema") != NULL ? 0.75 : 0.25);
         assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
         evq_claim_free(claim);
-        if (i == 0) { // One is done, the other waits: in either order the ticket is not done.
+        // One job is done, and the other one waits. In both orders, the ticket is not done.
+        if (i == 0) {
             struct evq_ticket *ticket = NULL;
             assert_status(evq_queue_ticket(fx->queue, "t", &ticket, NULL), EVQ_OK);
             assert_true(ticket->state == EVQ_TICKET_RUNNING || ticket->state == EVQ_TICKET_QUEUED);
@@ -163,7 +167,7 @@ static void ticket_of_a_dead_job_tells_why(void **state)
     free(tickets);
 }
 
-/* Who waits for it hears that it will not come, and the others' tickets are listed as ever. */
+/* A waiting client learns that its job was lost, and the other tickets are listed as usual. */
 static void ticket_of_a_job_that_was_set_aside_is_dead(void **state)
 {
     struct fixture *fx = *state;
@@ -181,7 +185,8 @@ static void ticket_of_a_job_that_was_set_aside_is_dead(void **state)
     struct evq_claim *claim = fixture_claim(fx);
     assert_string_equal(claim->id, "r/3/regular/quick");
     evq_claim_free(claim);
-    assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK); // As every heartbeat does.
+    // Every heartbeat does the same.
+    assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK);
     struct evq_ticket *ticket = get(fx, "lost", EVQ_TICKET_DEAD);
     assert_string_not_equal(ticket->reason, "");
     evq_ticket_free(ticket);
@@ -203,7 +208,8 @@ static void cancel_ends_a_job_that_no_other_ticket_names(void **state)
     (void)put(fx, "t2", "r/1/regular/quick", "");
     assert_true(cancel(fx, "t1", false, EVQ_TICKET_CANCELLED));
     expect(fx, "t1", EVQ_TICKET_CANCELLED);
-    fixture_assert_state(fx, "r/1/regular/quick", "queued"); // The other still wants it.
+    // The other ticket still needs the job.
+    fixture_assert_state(fx, "r/1/regular/quick", "queued");
     assert_false(cancel(fx, "t1", false, EVQ_TICKET_CANCELLED));
     expect(fx, "t2", EVQ_TICKET_QUEUED);
     assert_true(cancel(fx, "t2", false, EVQ_TICKET_CANCELLED));
@@ -230,7 +236,10 @@ static void cancel_leaves_what_runs_unless_told(void **state)
     evq_claim_free(claim);
 }
 
-/* Its worker is gone with the key of the leases: marked alone it ran for ever. */
+/*
+ * The worker was lost with the key of the leases. If the job were only marked, it would run
+ * forever.
+ */
 static void cancel_ends_a_job_that_no_lease_holds_any_more(void **state)
 {
     struct fixture *fx = *state;
@@ -241,7 +250,7 @@ static void cancel_ends_a_job_that_no_lease_holds_any_more(void **state)
         struct evq_claim *claim = fixture_claim(fx);
         (void)put(fx, ids[i], ids[i], "");
         evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "leases"), NULL));
-        if (i == 1) { // It is another's text by now.
+        if (i == 1) { // The buffer has another ticket by now.
             evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, "leases"), "text", NULL));
         }
         assert_true(cancel(fx, ids[i], true, EVQ_TICKET_CANCELLED));
@@ -266,7 +275,10 @@ static void cancel_of_a_ticket_that_ended_says_how(void **state)
     assert_status(evq_queue_ticket(fx->queue, "none", &ticket, NULL), EVQ_E_NOT_FOUND);
 }
 
-/* A ticket outlives its job's record, and goes in its own time; that of a forgotten run says so. */
+/*
+ * A ticket is kept longer than its job's record and expires by itself. The ticket of a forgotten
+ * run reports that.
+ */
 static void ticket_outlives_the_record_of_its_job(void **state)
 {
     struct fixture *fx = *state;
@@ -284,7 +296,8 @@ static void ticket_outlives_the_record_of_its_job(void **state)
     evq_ticket_free(ticket);
     evq_reply_free(
         fixture_call(fx->raw, "HSET", fixture_key(fx, "meta"), "retain_dead_ms", "-1000", NULL));
-    assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK); // Found ended, then removed.
+    // The job was found ended, and was then removed.
+    assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK);
     assert_status(evq_queue_ticket(fx->queue, "t", &ticket, NULL), EVQ_E_NOT_FOUND);
 
     (void)fixture_submit(fx, "x/1/regular/quick");

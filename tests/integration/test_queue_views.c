@@ -11,8 +11,10 @@
 
 #include "tests/fixture/queue.h"
 
-/* What people are told: why a job waits, and what submits by hand and of steps that are not due are
- * answered. */
+/*
+ * Tests texts for users: why a job waits, and the answers to manual submits and to steps that are
+ * not due.
+ */
 
 #define ID "r/100/regular/quick"
 
@@ -55,7 +57,7 @@ static void why_names_what_a_job_waits_for(void **state)
     (void)fixture_submit(fx, "r/100/regular/unknown");
     assert_why(fx, "r/100/regular/unknown", "no worker offers suite unknown");
     (void)fixture_submit(fx, ID);
-    assert_why(fx, ID, "no worker offers suite quick"); // Its worker never said it lives.
+    assert_why(fx, ID, "no worker offers suite quick"); // Its worker has never sent a heartbeat.
     heartbeat(fx, worker);
     assert_why(fx, ID, "next; waiting for a free slot");
     (void)fixture_submit(fx, "r/200/regular/quick");
@@ -73,7 +75,7 @@ static void why_names_what_a_job_waits_for(void **state)
     assert_why(fx, "r/4/ema/quick", "next");
 }
 
-/* How often the list of workers was read. */
+/* Returns how often the list of workers was read. */
 static long long lists_read(struct fixture *fx)
 {
     static const char name[] = "cmdstat_zrevrange:calls=";
@@ -85,8 +87,10 @@ static long long lists_read(struct fixture *fx)
     return count;
 }
 
-/* The sink `best` asks of each new best one what it evaluated: hundreds of workers are nothing to
- * it. */
+/*
+ * The sink `best` asks for the job of each new best result. Hundreds of workers must not slow that
+ * down.
+ */
 static void show_reads_workers_for_one_that_waits_alone(void **state)
 {
     struct fixture *fx = *state;
@@ -101,7 +105,7 @@ static void show_reads_workers_for_one_that_waits_alone(void **state)
     assert_true(lists_read(fx) > before);
 }
 
-/* How many runs are on the page behind the cursor, which moves to the next. */
+/* Returns how many runs are on the next page, and moves the cursor. */
 static size_t runs_on_page(struct fixture *fx, char cursor[32], char first[64])
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -190,13 +194,13 @@ static void submit_heeds_every_but_for_kept_steps(void **state)
         0);
     assert_int_equal(fixture_submit(fx, "r/2000/regular/sparse").answer, EVQ_SUBMIT_QUEUED);
     struct evq_job *job = fixture_job("r/2001/regular/sparse");
-    job->keep = true; // The final one.
+    job->keep = true; // This is the final step.
     assert_int_equal(fixture_submit_job(fx, job).answer, EVQ_SUBMIT_QUEUED);
     evq_job_free(job);
     fixture_audit(fx);
 }
 
-/* Steps that were submitted before any worker told the suite's `every`. */
+/* Steps that were submitted before any worker has registered the suite's `every`. */
 static void claim_skips_steps_that_turn_out_not_to_be_due(void **state)
 {
     struct fixture *fx = *state;
@@ -261,7 +265,7 @@ static void put_submits_a_message_that_workers_can_read(void **state)
     evq_claim_free(claim);
 }
 
-/* Ends made by the server are records like those of workers. */
+/* Ends that the server creates are records like those of workers. */
 static void results_of_a_run_hold_ends_that_decode(void **state)
 {
     struct fixture *fx = *state;
@@ -285,8 +289,7 @@ static void results_of_a_run_hold_ends_that_decode(void **state)
     evq_result_free(entries[0].result);
 }
 
-/* A sink that draws numbers has no use for ends: they come, to be acknowledged, and nothing more.
- */
+/* A sink for curves does not need ends. It gets them only to acknowledge them. */
 static void results_hold_no_end_for_whom_has_no_use_for_it(void **state)
 {
     struct fixture *fx = *state;
@@ -306,7 +309,7 @@ static void results_hold_no_end_for_whom_has_no_use_for_it(void **state)
     evq_result_free(entries[0].result);
 }
 
-/* What is counted of a run is what stands there: a count that is off shows itself. */
+/* The counts of a run are shown as they are stored, so a wrong count is visible. */
 static void audit_counts_the_jobs_of_each_run(void **state)
 {
     static const char *const fields[] = {"active", "n:queued", "n:delayed", "n:running"};

@@ -1,6 +1,6 @@
 /*
- * Each verb of the queue over the wire: arguments arrive as meant, replies come back whole. What
- * the verbs mean is tested beside the functions (test_queue_*.c).
+ * Tests the encoding of each queue call: arguments arrive as given, and replies are returned
+ * completely. test_queue_*.c tests what the calls do.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ static void queue_info_tells_epoch_and_times(void **state)
 
     assert_status_err(evq_queue_info(fx->queue, &info, &err), EVQ_OK, &err);
     assert_true(info.build >= 1);
-    assert_true(strlen(info.epoch) >= 16); // The suite was a write.
+    assert_true(strlen(info.epoch) >= 16); // Registering the suite was a write.
     assert_int_equal(info.lease_ms, EVQ_QUEUE_LEASE_MS);
     assert_int_equal(info.heartbeat_ms, EVQ_QUEUE_HEARTBEAT_MS);
     assert_true(llabs(info.now_ms - evq_clock_unix_ms()) < 60000);
@@ -58,7 +58,7 @@ static void queue_info_tells_epoch_and_times(void **state)
     assert_holds(err.message, "evalq admin install");
 }
 
-/* Every field of the message arrives at the claimer, and the plain ones in the hash. */
+/* Every field of the message arrives at the claimer, and the plain ones are in the hash. */
 static void queue_submit_carries_the_whole_message(void **state)
 {
     struct fixture *fx = *state;
@@ -151,7 +151,7 @@ static void queue_submit_batch_answers_each_job(void **state)
 
     for (int i = 0; i < JOBS; i++) {
         char id[64];
-        (void)snprintf(id, sizeof id, "batch/%d/regular/quick", i / 2); // Each of them twice.
+        (void)snprintf(id, sizeof id, "batch/%d/regular/quick", i / 2); // Each occurs twice.
         jobs[i] = fixture_job(id);
         views[i] = jobs[i];
     }
@@ -167,9 +167,9 @@ static void queue_submit_batch_answers_each_job(void **state)
         assert_int_equal(submitted[i].answer,
                          i % 2 == 1 ? EVQ_SUBMIT_DUPLICATE : EVQ_SUBMIT_QUEUED);
     }
-    assert_holds(err.message, "suite"); // Why the one was refused.
+    assert_holds(err.message, "suite"); // This is why the one was rejected.
     assert_string_equal(submitted[JOBS - 1].id, "batch/249/regular/quick");
-    // Without statuses the refusal is the call's.
+    // Without statuses, the whole call is rejected.
     assert_status(evq_queue_submit_batch(fx->queue, views, 8, submitted, NULL, &err),
                   EVQ_E_INVALID);
     assert_status_err(evq_queue_submit_batch(fx->queue, views, 7, submitted, NULL, &err), EVQ_OK,
@@ -230,7 +230,7 @@ static void queue_suite_refuses_another_definition(void **state)
                                     .where = "other:/evalq.yaml"};
 
     assert_status(evq_queue_suite(fx->queue, &offer, false, &number, &err), EVQ_E_CONFLICT);
-    assert_holds(err.message, "fixture:/etc/evalq.yaml"); // Both places.
+    assert_holds(err.message, "fixture:/etc/evalq.yaml"); // Both slots were taken.
     assert_holds(err.message, "other:/evalq.yaml");
     assert_status_err(evq_queue_suite(fx->queue, &offer, true, &number, &err), EVQ_OK, &err);
     assert_int_equal(number, fx->classes[0]);
@@ -276,7 +276,7 @@ static void queue_claim_repeats_and_counts(void **state)
     fixture_audit(fx);
 }
 
-/* Of two delayed jobs one falls due with this very claim: it is told when the other will. */
+/* One of two delayed jobs becomes due with this claim. The reply says when the other one will. */
 static void queue_claim_tells_when_the_next_is_due(void **state)
 {
     struct fixture *fx = *state;
@@ -304,7 +304,7 @@ static void queue_claim_tells_when_the_next_is_due(void **state)
     assert_in_range(claimed.due_ms, 1, 600000);
     evq_claim_free(claim);
     assert_status(evq_queue_claim(fx->queue, &request, &claim, &claimed, NULL), EVQ_OK);
-    assert_int_equal(claimed.count, 1); // The same again.
+    assert_int_equal(claimed.count, 1); // This repeats the call.
     assert_in_range(claimed.due_ms, 1, 600000);
     evq_claim_free(claim);
 }
@@ -340,7 +340,7 @@ static void queue_heartbeat_answers_each_attempt(void **state)
     struct evq_claim *one = fixture_claim(fx);
     struct evq_claim *two = fixture_claim(fx);
     assert_status_err(evq_queue_cancel(fx->queue, two->id, "not wanted", &now, &err), EVQ_OK, &err);
-    assert_int_equal(now, EVQ_JOB_RUNNING); // Marked: its worker hears of it.
+    assert_int_equal(now, EVQ_JOB_RUNNING); // The job is marked, so its worker will be told.
     struct evq_beat beats[] = {
         {one->id, one->token, 50, 100,
          "a status far longer than what fits into the sixty-four bytes that it may have \xc3\xa4",
@@ -441,8 +441,10 @@ static void cancel(struct fixture *fx, const char *id)
     assert_status(evq_queue_cancel(fx->queue, id, "", &now, NULL), EVQ_OK);
 }
 
-/* Whoever lost the answer asks again: it was queued once, and what became of it since changes
- * nothing. Another request is another one. */
+/*
+ * After a lost answer, the call is repeated. The job was queued once, and later changes do not
+ * matter. Another request id is another call.
+ */
 static void queue_retry_repeated_answers_as_the_first_time(void **state)
 {
     struct fixture *fx = *state;

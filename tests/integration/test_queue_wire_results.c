@@ -1,6 +1,6 @@
 /*
- * The verbs of an attempt's end and of the results stream over the wire, and what comes of replies
- * out of shape.
+ * Tests the encoding of the calls at an attempt's end and of the results stream, and malformed
+ * replies.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,7 +96,7 @@ static void queue_claim_names_tasks_done_before(void **state)
     assert_int_equal(now, EVQ_JOB_DELAYED);
     assert_status_err(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_CRASH, "again",
                                      NULL, &now, &err),
-                      EVQ_OK, &err); // A repetition: the same answer.
+                      EVQ_OK, &err); // A repeated call gets the same answer.
     fixture_due(fx, claim->id);
     struct evq_claim *retry = fixture_claim(fx);
     assert_int_equal(retry->attempt, 2);
@@ -168,8 +168,10 @@ static void queue_complete_and_claim_does_both(void **state)
     fixture_audit(fx);
 }
 
-/* Each stands on its own; one that is refused is told from those that are not, and again after a
- * lost reply. */
+/*
+ * Each is handled by itself. A rejected one is distinguished from the others, also when the call is
+ * repeated.
+ */
 static void queue_publishes_many_at_once(void **state)
 {
     struct fixture *fx = *state;
@@ -206,8 +208,10 @@ static void queue_publishes_many_at_once(void **state)
     fixture_audit(fx);
 }
 
-/* Also where completing is refused, the claim that went with it has its answer, and is the same
- * when it is repeated. */
+/*
+ * Even if the complete is rejected, the claim in the same call has its answer, and a repetition
+ * gives the same one.
+ */
 static void queue_completes_many_and_claims_in_one_write(void **state)
 {
     struct fixture *fx = *state;
@@ -232,7 +236,7 @@ static void queue_completes_many_and_claims_in_one_write(void **state)
                                         .claims_max = 2,
                                         .classes = fx->classes,
                                         .class_count = fx->class_count};
-    for (int turn = 0; turn < 2; turn++) { // The second as after a lost reply.
+    for (int turn = 0; turn < 2; turn++) { // The second one is repeated, as after a lost reply.
         enum evq_status completed = EVQ_E_BUG;
         assert_status_err(evq_queue_complete_many_and_claim(fx->queue, ends, 2, &request,
                                                             &completed, next[turn], &claimed, &err),
@@ -281,11 +285,11 @@ static void queue_split_hands_shards_out_and_parts_back(void **state)
         assert_true(shard->shard >= 0 && shard->shard < SHARDS);
         assert_int_equal(shard->shard_count, SHARDS);
         assert_null(shards[shard->shard]);
-        assert_non_null(shard->job); // The parent's message.
+        assert_non_null(shard->job); // This is the message of the parent job.
         shards[shard->shard] = shard;
     }
     fixture_claim_none(fx);
-    for (int i = SHARDS - 1; i >= 0; i--) { // Handed in backwards.
+    for (int i = SHARDS - 1; i >= 0; i--) { // The parts are given in reverse order.
         const char part[3] = {'p', '\0', (char)('0' + i)};
         assert_status(
             evq_queue_complete_shard(fx->queue, shards[i]->id, shards[i]->token, part, 0, &err),
@@ -352,7 +356,7 @@ static void see(void *context, const struct evq_result *result)
 static void queue_run_results_pages_through_a_run(void **state)
 {
     struct fixture *fx = *state;
-    enum { JOBS = 120 }; // With their ends more than two pages.
+    enum { JOBS = 120 }; // Together with their ends, these are more than two pages.
     struct evq_error err = {EVQ_OK, ""};
     struct seen seen = {0};
     struct evq_run_counts counts;

@@ -1,5 +1,5 @@
 /*
- * What comes of replies out of shape, and that the views are JSON.
+ * Tests malformed replies, and that the views are JSON.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "shared/queue/queue_ticket.h"
 #include "tests/fixture/queue.h"
 
-/* Parses and frees. */
+/* Parses the JSON and frees it. */
 static json_t *json_of(char *text)
 {
     json_error_t problem;
@@ -65,7 +65,7 @@ static void see(void *context, const struct evq_result *result)
     fail_msg("a result of job %s, where there is none", result->job);
 }
 
-/* Functions that answer body; whatever it is, no verb may take it for an answer it is not. */
+/* Installs functions that answer body. No call may accept a malformed answer. */
 static void load_answers(struct fixture *fx, const char *body)
 {
     static const char *const names[] = {
@@ -105,7 +105,10 @@ static void check_corrupt_tickets(struct evq_queue *q)
     free(tickets);
 }
 
-/* Several calls in one write: the first reply loses the connection, and the second with it. */
+/*
+ * Several calls are sent together. The first reply breaks the connection, and the second one is
+ * lost with it.
+ */
 static void check_corrupt_many(struct evq_queue *q, const struct evq_claim_request *request)
 {
     struct evq_completion done = {"r/1/regular/quick", "t", EVQ_OK};
@@ -215,9 +218,9 @@ static void queue_verbs_refuse_replies_out_of_shape(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        // This test is the last one, because it replaces the functions.
         cmocka_unit_test(queue_views_are_json),
-        cmocka_unit_test(
-            queue_verbs_refuse_replies_out_of_shape), // Last: it replaces the functions.
+        cmocka_unit_test(queue_verbs_refuse_replies_out_of_shape),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }

@@ -1,5 +1,5 @@
 /*
- * What sinks read of the results stream over the wire, and the best of a run that they leave there.
+ * Tests the encoding of the results stream for sinks, and of the best of a run that they store.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,13 +34,13 @@ static void free_entries(struct evq_entry *entries, uint32_t count)
     }
 }
 
-/* text: EVQ_RESULT_ID_BYTES_MAX; the last one's id is left there. */
+/* text has EVQ_RESULT_ID_BYTES_MAX bytes, and gets the id of the last one. */
 static void keep_id(void *text, const struct evq_result *result)
 {
     evq_result_id(result, text);
 }
 
-/* Sinks know results by their ids: of two ends with one they would drop the second. */
+/* Sinks identify results by their ids. They would drop the second of two ends with one id. */
 static void queue_ends_of_a_retried_job_have_ids_of_their_own(void **state)
 {
     static const char *const expected[] = {"r/1/regular/quick#=cancelled.0",
@@ -61,7 +61,7 @@ static void queue_ends_of_a_retried_job_have_ids_of_their_own(void **state)
                           EVQ_OK, &err);
         assert_status_err(evq_queue_run_results(fx->queue, "r", &cursor, keep_id, last, &err),
                           EVQ_OK, &err);
-        assert_string_equal(last, expected[i]); // Of the index as of the stream.
+        assert_string_equal(last, expected[i]); // This holds for the index and for the stream.
         assert_status_err(evq_queue_retry(fx->queue, "r/1/regular/quick", "", id, &err), EVQ_OK,
                           &err);
     }
@@ -93,7 +93,7 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     assert_int_equal(read_sink(fx, "a", false, entries, 16), 0);
     fixture_finish(fx, "r/1/regular/quick", 0.5);
     assert_int_equal(read_sink(fx, "a", true, entries, 16), 0);
-    assert_int_equal(read_sink(fx, "a", false, entries, 1), 1); // One at a time.
+    assert_int_equal(read_sink(fx, "a", false, entries, 1), 1); // These are read one at a time.
     assert_string_equal(entries[0].result->task, "t");
     assert_true(llabs(entries[0].result->finished_ms - evq_clock_unix_ms()) < 60000);
     free_entries(entries, 1);
@@ -101,12 +101,12 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     assert_int_equal(entries[0].result->state, EVQ_JOB_DONE);
     assert_string_equal(entries[0].result->task, "");
     free_entries(entries, 1);
-    count = read_sink(fx, "a", true, entries, 16); // Neither is acknowledged.
+    count = read_sink(fx, "a", true, entries, 16); // Neither of them is acknowledged.
     assert_int_equal(count, 2);
     free_entries(entries, count);
     assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 2, "", &err), EVQ_OK, &err);
     assert_int_equal(read_sink(fx, "a", true, entries, 16), 0);
-    assert_int_equal(fixture_entries(fx), 2); // For the sake of b.
+    assert_int_equal(fixture_entries(fx), 2); // It is kept because of b.
     assert_status_err(evq_queue_sink_replay(fx->queue, "a", &err), EVQ_OK, &err);
     count = read_sink(fx, "a", false, entries, 16);
     assert_int_equal(count, 2);
@@ -119,7 +119,7 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     assert_status(evq_queue_sink_ack(fx->queue, "b", entries, 0, "", &err), EVQ_E_NOT_FOUND);
 }
 
-/* Changes that Redis has to keep. */
+/* Returns the number of changes that Redis must store. */
 static long long changes(struct fixture *fx)
 {
     static const char name[] = "rdb_changes_since_last_save:";
@@ -132,7 +132,7 @@ static long long changes(struct fixture *fx)
     return count;
 }
 
-/* Who served it last is heard of, but for oneself; a long place is cut. */
+/* The reply names the other process that served the sink last. A long name is cut. */
 static void queue_sink_tells_who_serves_it(void **state)
 {
     struct fixture *fx = *state;
@@ -148,7 +148,7 @@ static void queue_sink_tells_who_serves_it(void **state)
     assert_status_err(evq_queue_sink_serve(fx->queue, "served", "a", "host:/a", other, &err),
                       EVQ_OK, &err);
     assert_string_equal(other, "");
-    assert_int_equal(changes(fx), before); // An idle queue is not written to.
+    assert_int_equal(changes(fx), before); // An idle queue gets no writes.
     memset(place, 'p', sizeof place);
     place[sizeof place - 1] = '\0';
     assert_status_err(evq_queue_sink_serve(fx->queue, "served", "b", place, other, &err), EVQ_OK,
@@ -183,12 +183,12 @@ static void queue_sink_read_sets_aside_what_is_no_result(void **state)
     assert_non_null(entries[3].result);
     free_entries(entries, count);
     assert_int_equal(fixture_bad_entries(fx), 2);
-    count = read_sink(fx, "b", false, entries, 16); // Another sink finds the same.
+    count = read_sink(fx, "b", false, entries, 16); // Another sink reads the same.
     free_entries(entries, count);
     assert_int_equal(fixture_bad_entries(fx), 2);
-    count = read_sink(fx, "a", true, entries, 16); // Those two are not delivered again.
+    count = read_sink(fx, "a", true, entries, 16); // These two are not delivered again.
     assert_int_equal(count, 2);
-    // One that is trimmed while it is pending comes without fields, once.
+    // An entry that is trimmed while it is pending is delivered once without fields.
     evq_reply_free(fixture_call(fx->raw, "XDEL", fixture_key(fx, "results"), entries[0].id, NULL));
     free_entries(entries, count);
     count = read_sink(fx, "a", true, entries, 16);
@@ -268,7 +268,7 @@ static void queue_best_find_takes_a_part_of_a_name_and_says_why_there_is_none(vo
     assert_string_equal(got.metric, "eval/b/loss");
 }
 
-/* One with a decimal comma, of the system or made here; false: nothing to make it of. */
+/* Finds or creates a locale with a decimal comma. false: that is impossible here. */
 static bool take_comma(const char *directory)
 {
     char command[512];
@@ -276,14 +276,14 @@ static bool take_comma(const char *directory)
     (void)snprintf(command, sizeof command,
                    "localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1", directory);
     if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL) {
-        (void)!system(command); // What it made tells whether it went well.
+        (void)!system(command); // The created files show whether it succeeded.
         (void)setenv("LOCPATH", directory, 1);
     }
     return setlocale(LC_NUMERIC, "de_DE.UTF-8") != NULL &&
            strcmp(localeconv()->decimal_point, ",") == 0;
 }
 
-/* libevalq is a guest in processes that set theirs. */
+/* libevalq runs in processes that set their own locale. */
 static void queue_best_reads_the_same_whatever_the_locale(void **state)
 {
     struct fixture *fx = *state;
