@@ -14,7 +14,18 @@ from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task
 from .harnesses import Runner as Base
 
-_OURS = {"tasks", "model", "model_base_url", "model_args", "limit", "log_dir", "log_format", "log_samples", "display", "kwargs"}
+_OURS = {
+    "tasks",
+    "model",
+    "model_base_url",
+    "model_args",
+    "limit",
+    "log_dir",
+    "log_format",
+    "log_samples",
+    "display",
+    "kwargs",
+}
 _MEANS = ("accuracy", "mean")  # Metrics whose standard error Inspect calls stderr.
 _counter: Optional["_Counter"] = None  # Inspect keeps hooks for the life of the process.
 
@@ -47,7 +58,10 @@ class Runner(Base):
             import openai  # noqa: F401
             from inspect_ai.model import GenerateConfigArgs
         except ImportError as error:
-            raise Refused(f"Inspect cannot be used ({error}): pip install inspect_ai openai for {sys.executable}") from error
+            raise Refused(
+                f"Inspect cannot be used ({error}): pip install inspect_ai openai for"
+                f" {sys.executable}"
+            ) from error
         known = set(signature(inspect_ai.eval).parameters) | set(GenerateConfigArgs.__annotations__)
         check_options(self.harness, known - _OURS)
         names = [str(name) for name in self.harness.get("tasks", [])]
@@ -61,35 +75,57 @@ class Runner(Base):
         self.prepare()
         assert _counter is not None
         _counter.start(target)
+        try:
+            log = self._evaluate(target, task)
+        except BaseException as error:
+            raise _innermost(error) from None
+        finally:
+            _counter.target = None
+        if log.status != "success":
+            said = log.error.message if log.error is not None else log.status
+            raise RuntimeError(f"Inspect's evaluation of '{task}' ended with an error: {said}")
+        return metrics_of(log)
+
+    def _evaluate(self, target: Target, task: str) -> Any:
         with tempfile.TemporaryDirectory(prefix="evalq-inspect-") as folder:
             # Answers that a task keeps with cache=True are those of one checkpoint.
             os.environ["INSPECT_CACHE_DIR"] = os.path.join(folder, "cache")
             limit = self.harness.get("limit")
-            log = self._inspect.eval(
+            return self._inspect.eval(
                 _path(task, self.harness.directory),
                 model=self._model(target),
                 limit=None if limit is None else int(limit),
                 display="none",
                 log_dir=target.samples or folder,
                 log_samples=target.samples is not None,
-                **{"log_realtime": False, **(self.harness.get("gen_kwargs") or {}), **self.harness.own},
+                **{
+                    "log_realtime": False,
+                    **(self.harness.get("gen_kwargs") or {}),
+                    **self.harness.own,
+                },
             )[0]
-        _counter.target = None
-        if log.status != "success":
-            said = log.error.message if log.error is not None else log.status
-            raise RuntimeError(f"Inspect's evaluation of '{task}' ended with an error: {said}")
-        return metrics_of(log)
 
     def _model(self, target: Target) -> Any:
         from inspect_ai.model import GenerateConfig, get_model
 
         config = GenerateConfig(max_connections=int(self.harness.get("concurrency", CONCURRENCY)))
         name = f"openai-api/evalq/{target.model}"
-        return get_model(name, config=config, base_url=target.url, api_key=target.key, memoize=False)
+        return get_model(
+            name, config=config, base_url=target.url, api_key=target.key, memoize=False
+        )
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Inspect runs in task groups, which put a cancel into a BaseExceptionGroup."""
+    while getattr(error, "exceptions", ()):
+        parts = error.exceptions  # type: ignore[attr-defined]
+        error = next((part for part in parts if not isinstance(part, Exception)), parts[0])
+    return error
 
 
 def metrics_of(log: Any) -> Metrics:
-    """By Inspect's names; those of several scorers as SCORER/METRIC. "stderr" becomes "accuracy_stderr" or "mean_stderr"."""
+    """Metrics have Inspect's names; those of several scorers are SCORER/METRIC. "stderr" becomes
+    "accuracy_stderr" or "mean_stderr"."""
     metrics: Dict[str, Any] = {}
     scores = log.results.scores
     for score in scores:
@@ -110,14 +146,18 @@ def _path(task: str, directory: str) -> str:
 def known_tasks(directory: str, names: List[str]) -> List[str]:
     """Those of the installed packages, or if names has files, those of the files."""
     found = []
-    for file in sorted({name.partition("@")[0] for name in names if name.partition("@")[0].endswith(".py")}):
+    words = {name.partition("@")[0] for name in names}
+    for file in sorted(word for word in words if word.endswith(".py")):
         from inspect_ai import list_tasks
 
         folder, base = os.path.split(os.path.join(directory, file))
         if not os.path.exists(os.path.join(folder, base)):
             raise Refused(f"Inspect has no task '{file}': there is no such file in '{directory}'")
-        found += [file, *(f"{file}@{task.name}" for task in list_tasks(base, root_dir=Path(folder)))]
-    if any(not name.partition("@")[0].endswith(".py") for name in names):
+        found += [
+            file,
+            *(f"{file}@{task.name}" for task in list_tasks(base, root_dir=Path(folder))),
+        ]
+    if any(not word.endswith(".py") for word in words):
         from inspect_ai._util.registry import registry_find  # No public function lists them.
 
         for entry in entry_points(group="inspect_ai"):

@@ -1,5 +1,8 @@
-"""lighteval inside this process, with a model object of our own: lighteval's own client for addresses keeps answers on disk by
-the model's name, so that it would give those of the checkpoint before, and counts a failed request as an empty answer."""
+"""lighteval inside this process, with a model object of our own.
+
+lighteval's own client for addresses keeps answers on disk by the model's name, so that it would
+return those of an earlier checkpoint. It also counts a failed request as an empty answer.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,14 @@ from .harnesses import Runner as Base
 from .http import Http, ServerError
 from .servers import log
 
-_OWN = {"bootstrap_iters", "cot_prompt", "remove_reasoning_tags", "reasoning_tags", "load_tasks_multilingual", "system_prompt"}
+_OWN = {
+    "bootstrap_iters",
+    "cot_prompt",
+    "remove_reasoning_tags",
+    "reasoning_tags",
+    "load_tasks_multilingual",
+    "system_prompt",
+}
 _REQUEST_SECONDS = 3600.0
 _left_out: Set[Any] = set()  # Files of tasks that cannot be imported, of which the log tells once.
 
@@ -29,7 +39,9 @@ class Runner(Base):
         try:
             import lighteval.pipeline  # noqa: F401
         except ImportError as error:
-            raise Refused(f"lighteval cannot be used ({error}): pip install lighteval for {sys.executable}") from error
+            raise Refused(
+                f"lighteval cannot be used ({error}): pip install lighteval for {sys.executable}"
+            ) from error
         check_options(self.harness, _OWN)
         known = _registry(self.harness.path("include_path"))
         for name in self.harness.get("tasks", []):
@@ -45,13 +57,20 @@ class Runner(Base):
         with tempfile.TemporaryDirectory(prefix="evalq-lighteval-") as folder:
             pipeline.evaluation_tracker = EvaluationTracker(output_dir=folder, save_details=False)
             pipeline.evaluation_tracker.task_config_logger.log(pipeline.tasks_dict)
-            pipeline.evaluation_tracker.general_config_logger.log_model_info(model_config=pipeline.model.config)
+            pipeline.evaluation_tracker.general_config_logger.log_model_info(
+                model_config=pipeline.model.config
+            )
             pipeline.final_dict = None
-            pipeline.model.aim(target, sum(len(documents) for documents in pipeline.documents_dict.values()))
+            pipeline.model.aim(
+                target, sum(len(documents) for documents in pipeline.documents_dict.values())
+            )
             pipeline.evaluate()
             if target.samples is not None:
                 details = pipeline.evaluation_tracker.details
-                write_samples({name.partition("|")[0]: items for name, items in details.items()}, target.samples)
+                write_samples(
+                    {name.partition("|")[0]: items for name, items in details.items()},
+                    target.samples,
+                )
             metrics = dict(_metrics_of(pipeline.get_results()["results"], task))
         metrics["n"] = sum(len(documents) for documents in pipeline.documents_dict.values())
         return metrics
@@ -89,7 +108,8 @@ def _registry(custom: Any) -> List[str]:
 
 
 def _load_what_can_be(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Some of lighteval's own files of tasks ask the network while they are imported, and fail without it. The others stay usable."""
+    """Some of lighteval's own files of tasks ask the network while they are imported, and fail
+    without it. The others stay usable."""
 
     def load_each(paths: List[Any], *words: Any) -> Dict[str, Any]:
         found: Dict[str, Any] = {}
@@ -98,7 +118,8 @@ def _load_what_can_be(load: Callable[..., Any]) -> Callable[..., Any]:
                 found.update(load([path], *words))
             except Exception as error:
                 if path not in _left_out:
-                    log(f"lighteval's tasks of {path} are left out: {type(error).__name__}: {str(error)[:200]}")
+                    why = f"{type(error).__name__}: {str(error)[:200]}"
+                    log(f"lighteval's tasks of {path} are left out: {why}")
                 _left_out.add(path)
         return found
 
@@ -113,10 +134,16 @@ def known_tasks(directory: str, names: List[str]) -> List[str]:
 def _metrics_of(results: Dict[str, Dict[str, Any]], task: str) -> Dict[str, Any]:
     """Of the task; of one with parts, their mean, as lighteval computes it."""
     name = task.partition("|")[0]
-    own = [key for key in results if key.partition("|")[0].partition(":")[0] == name.partition(":")[0]]
+    own = [
+        key for key in results if key.partition("|")[0].partition(":")[0] == name.partition(":")[0]
+    ]
     means = [key for key in own if ":_average" in key]
     found = results[(means or own or ["all"])[0]]
-    return {key: value for key, value in found.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    return {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
 
 
 def _model(harness: Harness, system_prompt: Any) -> Any:
@@ -126,7 +153,7 @@ def _model(harness: Harness, system_prompt: Any) -> Any:
 
     class NoCache:
         def _init_registry(self, registry: Any) -> None:
-            """lighteval tells its cache of answers which tasks there are. There is no such cache here."""
+            """lighteval tells its cache of answers which tasks there are. Here is no cache."""
 
     class Model(LightevalModel):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -140,7 +167,9 @@ def _model(harness: Harness, system_prompt: Any) -> Any:
             self._target, self._total, self._done = target, total, 0
             self._http = Http(int(urlsplit(target.url).port or 0), target.key)
             self._tokenizer = AutoTokenizer.from_pretrained(target.tokenizer)
-            self._prompts = PromptManager(use_chat_template=self._chat, tokenizer=self._tokenizer, system_prompt=system_prompt)
+            self._prompts = PromptManager(
+                use_chat_template=self._chat, tokenizer=self._tokenizer, system_prompt=system_prompt
+            )
 
         @property
         def tokenizer(self) -> Any:
@@ -173,7 +202,9 @@ def _model(harness: Harness, system_prompt: Any) -> Any:
                     self._done += 1
                     self._target.progress(self._done, self._total, tokens=tokens)
             finally:
-                pool.shutdown(wait=False, cancel_futures=True)  # A cancel does not wait for answers.
+                pool.shutdown(
+                    wait=False, cancel_futures=True
+                )  # A cancel does not wait for answers.
             return found
 
         def greedy_until(self, docs: List[Any]) -> List[Any]:
@@ -182,7 +213,10 @@ def _model(harness: Harness, system_prompt: Any) -> Any:
         def _generate(self, doc: Any) -> Tuple[Any, int]:
             body: Dict[str, Any] = {"n": doc.num_samples, **(harness.get("gen_kwargs") or {})}
             if doc.num_samples > 1 and not body.get("temperature"):
-                raise Refused(f"harness.gen_kwargs needs a temperature: '{doc.task_name}' wants {doc.num_samples} different answers")
+                raise Refused(
+                    f"harness.gen_kwargs needs a temperature: '{doc.task_name}' wants"
+                    f" {doc.num_samples} different answers"
+                )
             if doc.stop_sequences:
                 body["stop"] = list(doc.stop_sequences)
             if self._chat:
@@ -195,11 +229,13 @@ def _model(harness: Harness, system_prompt: Any) -> Any:
                 prompt = self._prompts.prepare_prompt(doc)
                 ids = self.tok_encode(prompt)
                 room = max(1, self.max_length - 1 - int(doc.generation_size or 1))
-                ids = ids[-room:]  # As lighteval does with a model of its own: the end of a prompt that is too long.
+                ids = ids[-room:]  # lighteval, too, keeps the end of a prompt that is too long.
                 body["max_tokens"] = doc.generation_size or self.max_length - len(ids)
                 answer = self._ask("/completions", {"prompt": ids, **body})
                 texts = [choice["text"] for choice in answer["choices"]]
-            return ModelResponse(input=prompt, text=texts), int((answer.get("usage") or {}).get("completion_tokens") or 0)
+            return ModelResponse(input=prompt, text=texts), int(
+                (answer.get("usage") or {}).get("completion_tokens") or 0
+            )
 
         def loglikelihood(self, docs: List[Any]) -> List[Any]:
             return self._each(self._score, docs)
@@ -208,26 +244,34 @@ def _model(harness: Harness, system_prompt: Any) -> Any:
             prompt = self._prompts.prepare_prompt(doc)
             scored = self._choices(prompt, doc.choices)
             response = ModelResponse(
-                input=prompt, logprobs=[value for value, _, _ in scored], argmax_logits_eq_gold=[greedy for _, greedy, _ in scored],
+                input=prompt,
+                logprobs=[value for value, _, _ in scored],
+                argmax_logits_eq_gold=[greedy for _, greedy, _ in scored],
                 output_tokens=[ids for _, _, ids in scored],
             )  # fmt: skip
             if doc.unconditioned_query is not None:
-                response.unconditioned_logprobs = [value for value, _, _ in self._choices(doc.unconditioned_query, doc.choices)]
+                response.unconditioned_logprobs = [
+                    value for value, _, _ in self._choices(doc.unconditioned_query, doc.choices)
+                ]
             return response, 0
 
         def _choices(self, context: str, choices: List[str]) -> List[Tuple[float, bool, List[int]]]:
-            """Of each choice after the context: its log-probability, whether it is the greedy answer, its tokens."""
+            """For each choice: its log-probability after the context, whether it is the greedy
+            answer, its tokens."""
             found = []
             for before, ids in zip(*self.tok_encode_pair(context, choices)):
                 whole = (list(before) + list(ids))[-(self.max_length - 1) :]
-                told = self._ask("/completions", {"prompt": whole, "max_tokens": 1, "logprobs": 1, "echo": True})["choices"][0]["logprobs"]
-                values = told["token_logprobs"][len(whole) - len(ids) : len(whole)]
-                likeliest = told["top_logprobs"][len(whole) - len(ids) : len(whole)]
-                greedy = all(value >= max(others.values()) for value, others in zip(values, likeliest))
+                asked = {"prompt": whole, "max_tokens": 1, "logprobs": 1, "echo": True}
+                told = self._ask("/completions", asked)["choices"][0]["logprobs"]
+                part = slice(len(whole) - len(ids), len(whole))
+                values, likeliest = told["token_logprobs"][part], told["top_logprobs"][part]
+                greedy = all(
+                    value >= max(others.values()) for value, others in zip(values, likeliest)
+                )
                 found.append((float(sum(values)), greedy, list(ids)))
             return found
 
         def loglikelihood_rolling(self, docs: List[Any]) -> List[Any]:
-            raise Refused("lighteval's perplexity tasks are not supported: use evalq's own perplexity or lm-eval")
+            raise Refused("evalq does not run lighteval's perplexity tasks: use those of lm-eval")
 
     return Model()

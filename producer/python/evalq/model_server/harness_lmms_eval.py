@@ -1,4 +1,4 @@
-"""lmms-eval inside this process: its chat model for OpenAI's API, and its tasks, stay from checkpoint to checkpoint."""
+"""lmms-eval inside this process: its chat model for OpenAI's API and its tasks stay loaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, 
 from .harnesses import Runner as Base
 from .http import ServerError
 
-_OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "repeats", "max_tokens", "random_seed", "numpy_random_seed",
-        "torch_random_seed", "fewshot_random_seed", "model"}  # fmt: skip
+_OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "repeats", "max_tokens",
+        "random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed",
+        "model"}  # fmt: skip
 _REQUEST_SECONDS = 3600.0
 
 
@@ -32,9 +33,13 @@ class Runner(Base):
             import openai  # noqa: F401
             from lmms_eval.tasks import TaskManager
         except ImportError as error:
-            raise Refused(f"lmms-eval cannot be used ({error}): pip install lmms_eval for {sys.executable}") from error
+            raise Refused(
+                f"lmms-eval cannot be used ({error}): pip install lmms_eval for {sys.executable}"
+            ) from error
         check_options(self.harness, _OWN)
-        self._manager = TaskManager("ERROR", include_path=self.harness.path("include_path"), model_name="openai")
+        self._manager = TaskManager(
+            "ERROR", include_path=self.harness.path("include_path"), model_name="openai"
+        )
         for name in self.harness.get("tasks", []):
             check_task("lmms-eval", str(name), self._manager.all_tasks)
         self._lmms_eval = lmms_eval
@@ -60,7 +65,10 @@ class Runner(Base):
         self.prepare()
         self._keep_tasks()  # Those of this suite.
         if self._lm is None:
-            self._lm = _model(int(self.harness.get("concurrency", CONCURRENCY)), dict(self.harness.own.get("model") or {}))
+            self._lm = _model(
+                int(self.harness.get("concurrency", CONCURRENCY)),
+                dict(self.harness.own.get("model") or {}),
+            )
         self._lm.aim(target)
         own = self.harness.own
         own.pop("model", None)
@@ -97,27 +105,43 @@ def _model(concurrency: int, more: Dict[str, Any]) -> Any:
         def aim(self, target: Target) -> None:
             self._target, self._done, self._total = target, 0, 0
             self._failure: Tuple[str, int] = ("", 0)
-            client = openai.OpenAI(api_key=target.key, base_url=target.url, timeout=_REQUEST_SECONDS, max_retries=0)
+            self.model_version = target.model
+            client = openai.OpenAI(
+                api_key=target.key, base_url=target.url, timeout=_REQUEST_SECONDS, max_retries=0
+            )
             self._create = client.chat.completions.create
-            self.client = self.chat = self.completions = self  # Asked as client.chat.completions.create().
+            # lmms-eval calls client.chat.completions.create().
+            self.client = self.chat = self.completions = self
 
         def create(self, **asked: Any) -> Any:
+            target = self._target
             try:
                 answer = self._create(**asked)
             except openai.OpenAIError as error:
                 self._failure = (str(error), int(getattr(error, "status_code", 0) or 0))
                 raise
-            self._done += 1
-            self._target.progress(self._done, self._total, tokens=getattr(answer.usage, "completion_tokens", 0) or 0)
+            if target is self._target:  # Otherwise a cancelled evaluation asked this.
+                self._done += 1
+                tokens = getattr(answer.usage, "completion_tokens", 0) or 0
+                target.progress(self._done, self._total, tokens=tokens)
             return answer
 
+        def clean(self) -> None:
+            """lmms-eval frees the model's memory after each evaluation, which takes seconds. Here
+            the model is in another process."""
+
         def generate_until(self, requests: List[Any]) -> Any:
-            """lmms-eval scores the text of an error as the model's answer. Here it fails the evaluation."""
+            """lmms-eval scores the text of an error as an answer. Here the evaluation fails."""
             self._total += len(requests)
             answers = super().generate_until(requests)
-            if any(getattr(answer, "text", answer).startswith("[LMMS_EVAL_REQUEST_FAILED") for answer in answers):
+            if any(
+                getattr(answer, "text", answer).startswith("[LMMS_EVAL_REQUEST_FAILED")
+                for answer in answers
+            ):
                 message, status = self._failure
                 raise ValueError(message) if 400 <= status < 500 else ServerError(message, status)
             return answers
 
-    return Model(model_version="model", api_key="-", base_url="-", num_concurrent=concurrency, **more)
+    return Model(
+        model_version="model", api_key="-", base_url="-", num_concurrent=concurrency, **more
+    )

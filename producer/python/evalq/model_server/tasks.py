@@ -1,6 +1,9 @@
-"""python -m evalq.model_server.tasks HARNESS TASK...: whether the installed harness has these tasks. `evalq suite add` asks so.
+"""Says whether the installed harness has some tasks, for `evalq suite add`.
 
-Exit codes: 0, all are known; 3, one is not: the nearest name stands on standard error; 1, the harness cannot be asked.
+    python -m evalq.model_server.tasks HARNESS TASK...
+
+Exit codes: 0 if it has all of them; 3 if it lacks one, whose nearest name is then written to
+standard error; 1 if the harness cannot be asked.
 """
 
 from __future__ import annotations
