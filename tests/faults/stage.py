@@ -282,7 +282,7 @@ def points(total: int, given: argparse.Namespace, count: int) -> List[int]:
     return sorted(random.Random(given.seed).sample(range(1, total + 1), min(count, total)))
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(description: str, minutes: float = 0.0) -> argparse.Namespace:
     """--short, --long, --seed, --resume, --only: of every set."""
     parser = argparse.ArgumentParser(description=description)
     length = parser.add_mutually_exclusive_group()
@@ -291,6 +291,8 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(os.environ.get("EVALQ_TEST_SEED", time.time_ns() & 0xFFFFFFFF)))
     parser.add_argument("--resume", default="", metavar="FILE", help="keeps what is done in it, and leaves that out")
     parser.add_argument("--only", default="", help="the parts whose name holds this")
+    if minutes:
+        parser.add_argument("--minutes", type=float, default=minutes, help="how long faults happen with --long")
     given = parser.parse_args()
     given.done = Done(given.resume)
     print("seed", given.seed, flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import os
 import re
@@ -17,6 +19,7 @@ import time
 import unittest
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from typing import Any, Dict, List, Tuple
 from unittest import mock
 
@@ -25,10 +28,12 @@ from scene import BIN, DEADLINE, NATIVE, PACKAGE, SOURCE, SceneTest, until
 from evalq.model_server import servers
 from evalq.model_server.config import Refused, Settings
 from evalq.model_server.http import ServerError
-from evalq.model_server.proof import measure
+from evalq.model_server.process import OWNER, end_orphans
+from evalq.model_server.proof import Known, Measured, Proof, ProofFailed, measure
 from evalq.model_server.watch import Progress, Watch
 
 STANDIN = os.path.join(SOURCE, "tests", "standin", "servers")
+LAUNCH = os.path.join(os.path.dirname(servers.__file__), "launch")
 
 EVALUATION = '''
 import json, os, urllib.request
@@ -472,9 +477,13 @@ class FaultTest(ServerTest):
             worker.kill()
             worker.wait()
             until(lambda: not alive(pid), "the server has ended")
+            # One that outlived its evaluator all the same is ended when the next evaluator starts.
+            orphan = subprocess.Popen(["sleep", "600"], env=dict(os.environ, **{OWNER: f"{worker.pid}:1"}))
+            self.addCleanup(orphan.kill)
             self.scene.start_worker()
             self.run_step(client, self.checkpoint("2", 2), 2)
             self.assertEqual(self.end.state, "done", self.end.reason)
+            self.assertEqual(orphan.wait(DEADLINE), -signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:
@@ -513,8 +522,6 @@ class SecurityTest(ServerTest):
 
 class OrphanTest(unittest.TestCase):
     def test_a_server_whose_evaluator_is_gone_is_ended_at_start(self) -> None:
-        from evalq.model_server.process import OWNER, end_orphans
-
         gone = subprocess.Popen(["true"])
         gone.wait()
         argv = ["sleep", "600"]
@@ -526,6 +533,52 @@ class OrphanTest(unittest.TestCase):
         self.assertGreaterEqual(until(end_orphans, "the orphan is found"), 1)
         self.assertEqual(orphan.wait(DEADLINE), -signal.SIGKILL)
         self.assertIsNone(kept.poll())
+
+
+def done(value: Any) -> "Future[Any]":
+    future: "Future[Any]" = Future()
+    future.set_result(value)
+    return future
+
+
+class NativeTest(unittest.TestCase):
+    def says(self, server: float, native: Any, exact: bool = False) -> str:
+        contents = mock.Mock(digest=done("0123456789abcdef"))
+        return Proof(contents, Measured([server] * 20, -1.0, -1.0), done(native), Known(), exact, False).finish()
+
+    def test_the_server_must_agree_with_the_native_engine(self) -> None:
+        for server, native, exact in ((-4.02, -4.0, False), (-4.001, -4.0, True), (float("nan"), -4.0, False), (-4.0, float("nan"), True)):
+            with self.assertRaisesRegex(ProofFailed, "in the server and .* in the native engine"):
+                self.says(server, native, exact)
+        self.assertIn("native engine -4.000000, server -4.010000", self.says(-4.01, -4.0))
+        self.assertIn("NaN here and in the native engine", self.says(float("nan"), float("nan")))
+        self.assertIn("not held against the native engine: too large", self.says(-4.0, "too large"))
+
+
+class KeyTest(unittest.TestCase):
+    def status(self, kind: str, path: str, *headers: "Tuple[bytes, bytes]") -> Any:
+        sent: "List[Dict[str, Any]]" = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            sent.append({"status": 200})
+
+        async def send(message: "Dict[str, Any]") -> None:
+            sent.append(message)
+
+        with mock.patch.dict(os.environ, {"EVALQ_SERVER_KEY": "secret"}), mock.patch.object(sys, "path", [LAUNCH, *sys.path]):
+            guard = importlib.import_module("evalq_server_key").Guard(app)
+        asyncio.run(guard({"type": kind, "path": path, "headers": list(headers)}, None, send))
+        return sent[0].get("status") or sent[0].get("code")
+
+    def test_the_middleware_lets_nobody_in_without_the_key(self) -> None:
+        right, wrong = (b"authorization", b"Bearer secret"), (b"authorization", b"Bearer secre")
+        self.assertEqual(self.status("http", "/health"), 200)
+        self.assertEqual(self.status("http", "/v1/models", right), 200)
+        self.assertEqual(self.status("websocket", "/v1/realtime", right), 200)
+        for path in ("/v1/models", "/collective_rpc", "/health/", "//health"):
+            self.assertEqual(self.status("http", path), 401, path)
+            self.assertEqual(self.status("http", path, wrong), 401, path)
+        self.assertEqual(self.status("websocket", "/health"), 1008)
 
 
 class OtherServersTest(unittest.TestCase):
@@ -569,11 +622,10 @@ class OtherServersTest(unittest.TestCase):
             self.assertNotIn(server.key.encode(), file.read())
 
     def test_a_server_of_ones_own(self) -> None:
-        launch = os.path.join(os.path.dirname(servers.__file__), "launch")
         start = ["{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--served-model-name", "model"]
         start += ["--host", "127.0.0.1", "--port", "{port}", "--middleware", "evalq_server_key.Guard"]
         reload = {"path": "/collective_rpc", "body": {"method": "reload_weights", "kwargs": {"weights_path": "{model}"}}}
-        with mock.patch.dict(os.environ, {"PYTHONPATH": f"{STANDIN}:{launch}"}):
+        with mock.patch.dict(os.environ, {"PYTHONPATH": f"{STANDIN}:{LAUNCH}"}):
             self.reloads(self.server("custom", custom={"start": start, "reload": reload, "reset": ["/reset_prefix_cache"]}))
         with self.assertRaisesRegex(Refused, "custom has no key 'relaod'"):
             self.server("custom", custom={"start": start, "relaod": {}})
