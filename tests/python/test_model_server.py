@@ -25,8 +25,10 @@ from unittest import mock
 
 from scene import BIN, DEADLINE, NATIVE, PACKAGE, SOURCE, SceneTest, until
 
+from evalq._serving import Checkpoint, Task
 from evalq.model_server import servers
 from evalq.model_server.config import Refused, Settings
+from evalq.model_server.evaluator import Evaluator
 from evalq.model_server.http import ServerError
 from evalq.model_server.process import OWNER, end_orphans
 from evalq.model_server.proof import Known, Measured, Proof, ProofFailed, measure
@@ -544,7 +546,7 @@ def done(value: Any) -> "Future[Any]":
 class NativeTest(unittest.TestCase):
     def says(self, server: float, native: Any, exact: bool = False) -> str:
         contents = mock.Mock(digest=done("0123456789abcdef"))
-        return Proof(contents, Measured([server] * 20, -1.0, -1.0), done(native), Known(), exact, False).finish()
+        return Proof(contents, Measured([5] * 21, [server] * 20, -1.0, -1.0), done(native), Known(), exact, False).finish()
 
     def test_the_server_must_agree_with_the_native_engine(self) -> None:
         for server, native, exact in ((-4.02, -4.0, False), (-4.001, -4.0, True), (float("nan"), -4.0, False), (-4.0, float("nan"), True)):
@@ -581,19 +583,53 @@ class KeyTest(unittest.TestCase):
         self.assertEqual(self.status("websocket", "/health"), 1008)
 
 
-class OtherServersTest(unittest.TestCase):
-    """Kinds of servers and what is said of wrong options, without a worker."""
+class WithoutWorker(unittest.TestCase):
+    """The stand-in and two checkpoints, without a worker."""
 
     def setUp(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="evalq-py-")
         self.addCleanup(shutil.rmtree, self.folder)
         self.variables = {"STANDIN_FAULT": os.path.join(self.folder, "fault"), "STANDIN_STARTS": os.path.join(self.folder, "starts")}
-        patch = mock.patch.dict(os.environ, {**self.variables, "PYTHONPATH": STANDIN})
+        path = BIN + os.pathsep + os.environ["PATH"]
+        patch = mock.patch.dict(os.environ, {**self.variables, "PYTHONPATH": STANDIN, "PATH": path})
         patch.start()
         self.addCleanup(patch.stop)
         for step in (1, 2):
             os.mkdir(os.path.join(self.folder, str(step)))
             write_safetensors(os.path.join(self.folder, str(step), "model.safetensors"), {"w": (1, [float(step)])})
+
+
+class InterruptedTest(WithoutWorker):
+    def test_a_job_cancelled_in_a_reload_leaves_no_wrong_weights(self) -> None:
+        class Cancelled(BaseException):
+            pass
+
+        for step in (1, 2):
+            with open(os.path.join(self.folder, str(step), "config.json"), "w", encoding="utf-8") as file:
+                json.dump({"model_type": "standin", "vocab_size": 50}, file)
+        with open(os.path.join(self.folder, "my_eval.py"), "w", encoding="utf-8") as file:
+            file.write(EVALUATION)
+        task = Task("own")
+        task.options = {"harness": json.dumps({"directory": self.folder, "given": {"kind": "python", "function": "my_eval:run"}})}
+        found = Evaluator(Settings("m", self.folder, "vllm", sys.executable, {"max_model_len": 256}, start_seconds=60.0))
+        self.addCleanup(found.close)
+
+        def value(step: int) -> float:
+            checkpoint = Checkpoint(os.path.join(self.folder, str(step)), step, "r", "regular", "own", {})
+            return float(found(checkpoint, task, mock.Mock())["value"])
+
+        first = value(1)
+        for moment in ("reload", "reset_caches", "score"):
+            with mock.patch.object(found._server, moment, side_effect=Cancelled), self.assertRaises(Cancelled):
+                value(2)
+            self.assertEqual(value(1), first, moment)  # Another suite of the checkpoint before.
+        self.assertNotEqual(value(2), first)
+        with open(self.variables["STANDIN_STARTS"], encoding="utf-8") as file:
+            self.assertEqual(len(file.readlines()), 1)
+
+
+class OtherServersTest(WithoutWorker):
+    """Kinds of servers and what is said of wrong options."""
 
     def server(self, kind: str, **settings: Any) -> Any:
         settings.setdefault("options", {"max_model_len": 256})

@@ -71,7 +71,6 @@ class Evaluator:
         self._files: List[Tuple[str, int, int, int]] = []  # Of the loaded checkpoint, as they were then.
         self._proof: Optional[Proof] = None
         self._length_max = 0
-        self._canary: List[int] = []
 
     def close(self) -> None:
         self._server.stop()
@@ -114,7 +113,7 @@ class Evaluator:
 
     def _load(self, path: str, runner: Runner, phases: Phases) -> None:
         files = signature(path)
-        if self._loaded is not None and self._server.lives() and files == self._files:
+        if self._proof is not None and self._server.lives() and files == self._files:
             return  # Another task or suite of this checkpoint.
         contents = Contents.look(path)
         why = self._reason_to_start(contents)
@@ -134,11 +133,12 @@ class Evaluator:
         phases.begin("proving")
         self._loaded, self._files = contents, files
         self._length_max = self._longest(contents)
-        self._canary = ids = canary(contents, self._length_max)
+        ids = canary(contents, self._length_max)
         native = native_in_background(contents, ids, self._settings.options)
         exact = str(self._settings.options.get("dtype", "")) in ("float32", "float")
-        self._proof = Proof(contents, measure(self._server, ids), native, self._known, exact, bool(why))
-        self._proof.check_cache()
+        proof = Proof(contents, measure(self._server, ids), native, self._known, exact, bool(why))
+        proof.check_cache()
+        self._proof = proof  # Last: a job that is cancelled before leaves weights that the next one loads again.
         phases.end()
 
     def _reason_to_start(self, contents: Contents) -> str:
@@ -207,7 +207,8 @@ class Evaluator:
         """Raises if the server ended or does not answer the canary any more."""
         if not self._server.lives():
             raise ServerError(f"{self._server.name} ended")
-        self._server.next_token(self._canary)
+        assert self._proof is not None
+        self._server.next_token(self._proof.measured.ids)
 
 
 def _samples(harness: Harness, checkpoint: Checkpoint, task: Task) -> Optional[str]:
