@@ -240,6 +240,7 @@ class Site(Stage):
             step = int(job.split("/")[1])
             near = VALUES_APART if self.real else 1e-12
             if not abs(value - self.values[step]) <= near:
+                print(self.log("evalq-worker").partition(f"event=task_done job={job} ")[0][-20000:])
                 raise AssertionError(f"{job}#{task}: {value}, expected {self.values[step]}")
             numbers[job, task].append(value)
         for job in jobs:

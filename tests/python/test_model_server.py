@@ -189,6 +189,11 @@ class ServerTest(SceneTest):
                 found.setdefault(result.task, {})[result.metric] = result.value
         return found
 
+    def one_attempt(self) -> None:
+        """For jobs of this test that end dead: two more attempts would take ten seconds."""
+        self.scene.redis_call("HSET", "evalq:{main}:meta", "attempts_max", "1")
+        self.addCleanup(self.scene.redis_call, "HDEL", "evalq:{main}:meta", "attempts_max")
+
     def shown(self, job: str) -> str:
         return self.scene.evalq("show", job).stdout
 
@@ -356,6 +361,7 @@ class ProofTest(ServerTest):
         """The server's answers are wrong after each start, too."""
         with self.scene.client("unproven", log=False) as client:
             self.run_step(client, self.checkpoint("1", 1), 1)
+            self.one_attempt()
             self.fault("unsteady")
             self.assertEqual(self.run_step(client, self.checkpoint("2", 2), 2), {})
             self.fault("")
@@ -398,6 +404,7 @@ class FaultTest(ServerTest):
 
     def test_a_server_that_does_not_start(self) -> None:
         with self.scene.client("exit", log=False) as client:
+            self.one_attempt()
             self.fault("exit")
             self.run_step(client, self.checkpoint("1", 1, layers=5), 1)  # Another architecture: a server must start.
             self.fault("")
@@ -523,6 +530,18 @@ class SecurityTest(ServerTest):
 
 
 class OrphanTest(unittest.TestCase):
+    def test_a_server_ends_with_its_evaluator(self) -> None:
+        code = "import os, time; from evalq.model_server.process import Process;"
+        code += "print(Process(['sleep', '600'], os.environ, 'secret').pid, flush=True); time.sleep(600)"
+        evaluator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=PACKAGE))
+        assert evaluator.stdout is not None
+        with evaluator.stdout:
+            server = int(evaluator.stdout.readline())
+        self.assertTrue(alive(server))
+        evaluator.kill()
+        evaluator.wait()
+        until(lambda: not alive(server), "the server has ended")
+
     def test_a_server_whose_evaluator_is_gone_is_ended_at_start(self) -> None:
         gone = subprocess.Popen(["true"])
         gone.wait()
@@ -594,17 +613,17 @@ class WithoutWorker(unittest.TestCase):
         patch = mock.patch.dict(os.environ, {**self.variables, "PYTHONPATH": STANDIN, "PATH": path})
         patch.start()
         self.addCleanup(patch.stop)
-        for step in (1, 2):
+        for step in (1, 2, 3):
             os.mkdir(os.path.join(self.folder, str(step)))
             write_safetensors(os.path.join(self.folder, str(step), "model.safetensors"), {"w": (1, [float(step)])})
 
 
 class InterruptedTest(WithoutWorker):
-    def test_a_job_cancelled_in_a_reload_leaves_no_wrong_weights(self) -> None:
+    def test_an_interrupted_job_leaves_no_wrong_weights(self) -> None:
         class Cancelled(BaseException):
             pass
 
-        for step in (1, 2):
+        for step in (1, 2, 3):
             with open(os.path.join(self.folder, str(step), "config.json"), "w", encoding="utf-8") as file:
                 json.dump({"model_type": "standin", "vocab_size": 50}, file)
         with open(os.path.join(self.folder, "my_eval.py"), "w", encoding="utf-8") as file:
@@ -623,9 +642,25 @@ class InterruptedTest(WithoutWorker):
             with mock.patch.object(found._server, moment, side_effect=Cancelled), self.assertRaises(Cancelled):
                 value(2)
             self.assertEqual(value(1), first, moment)  # Another suite of the checkpoint before.
-        self.assertNotEqual(value(2), first)
+        self.assertEqual(self.starts(), 4)  # Nobody knows what a server has after an interrupted reload.
+        # A job that was cancelled in its evaluation leaves the server warm, and its weights are known to the next proof.
+        with mock.patch.object(found, "_evaluate", side_effect=Cancelled), self.assertRaises(Cancelled):
+            value(2)
+        right = value(3)
+        self.assertEqual(self.starts(), 4)
+        found.close()
+        value(1)
+        with mock.patch.object(found, "_evaluate", side_effect=Cancelled), self.assertRaises(Cancelled):
+            value(2)
+        found._known.by_digest.clear()
+        with open(self.variables["STANDIN_FAULT"], "w", encoding="utf-8") as file:
+            file.write("once:silent")
+        self.assertEqual(value(3), right)
+        self.assertEqual(self.starts(), 6)
+
+    def starts(self) -> int:
         with open(self.variables["STANDIN_STARTS"], encoding="utf-8") as file:
-            self.assertEqual(len(file.readlines()), 1)
+            return len(file.readlines())
 
 
 class OtherServersTest(WithoutWorker):

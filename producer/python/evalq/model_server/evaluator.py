@@ -146,7 +146,15 @@ class Evaluator:
             return "no server runs"
         if not self._server.lives():
             return "the server has ended"
-        return contents.differs_from(self._loaded)
+        return contents.differs_from(self._loaded) or ("" if self._is_proven() else "the weights before were not proven")
+
+    def _is_proven(self) -> bool:
+        """Whether the server has what it should have, also after a cancelled job: the next proof compares with that."""
+        try:
+            return self._proof is not None and bool(self._proof.finish())
+        except Exception as error:
+            log(str(error))
+            return False
 
     def _start(self, path: str, runner: Runner, phases: Phases) -> None:
         failures: List[BaseException] = []
