@@ -134,7 +134,9 @@ static void claim_prefers_within_a_band_and_within_what_is_allowed(void **state)
     assert_status_err(evq_queue_pause(fx->queue, EVQ_PAUSE_RUN, "a", false, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_pause(fx->queue, EVQ_PAUSE_SUITE, "chat", true, &err), EVQ_OK,
                       &err);
+    submit(fx, "b", 3, 1, EVQ_POLICY_ALL, 2);
     assert_string_equal(next(fx, "a/1"), "a/1");
+    assert_string_equal(next(fx, "a/1"), "b/3");
     assert_string_equal(next(fx, "a/1"), "");
     fixture_audit(fx);
 }

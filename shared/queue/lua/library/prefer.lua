@@ -31,16 +31,16 @@ end
 -- The head of the job's flow, with the job's place. Nil: the job cannot be claimed in this band now, or not out of turn.
 local function head_of(claim, id, band, fair)
     local job = Job.parse(id)
-    local values = job and not job.shard and call('HMGET', PREFIX .. 'job:' .. id, 'state', 'class', 'priority')
-    if not values or values[1] ~= 'queued' or values[3] ~= SMALL[band] or not is_open(claim, values[2]) then
+    local class = job and call('HGET', PREFIX .. 'job:' .. id, 'class')
+    if not class or not is_open(claim, class) then
         return nil
     end
-    local start = tonumber(call('ZSCORE', PREFIX .. 'ready:' .. values[2] .. ':' .. values[3], job.flow))
+    local start = tonumber(call('ZSCORE', PREFIX .. 'ready:' .. class .. ':' .. SMALL[band], job.flow))
     local run = Flow.run(job.run, band)
     if not start or Flow.is_blocked(run) or max(run[VT_FIELD[band]], start) - fair.start > PREFER_SECONDS then
         return nil
     end
-    local head = Claim.head(job.flow, job.run, job.variant, job.suite, values[2], band, run, start, math.huge)
+    local head = Claim.head(job.flow, job.run, job.variant, job.suite, class, band, run, start, math.huge)
     head.tag, head.preferred = job.tag, call('ZSCORE', head.wait, job.tag)
     head.policy, head.top = unpack(call('HMGET', PREFIX .. 'flow:' .. job.flow, 'policy', 'taken_top'))
     -- Under `latest`, the older steps that wait are about to be skipped.
