@@ -269,6 +269,10 @@ void evq_buffer_json_double(struct evq_buffer *buffer, double value)
         evq_buffer_text(buffer, value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
         return;
     }
+    if (value == floor(value) && fabs(value) < 1e15 && !(value == 0.0 && signbit(value))) {
+        evq_buffer_integer(buffer, (int64_t)value); // The same digits, ten times as fast.
+        return;
+    }
     char text[64];
     char out[64];
     size_t used = 0;

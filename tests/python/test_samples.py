@@ -17,13 +17,16 @@ import json, os
 job = json.load(open(os.environ["EVALQ_JOB"]))
 step = job["step"]
 bad = job["params"].get("bad", "")
-with open(os.path.join(os.path.dirname(os.environ["EVALQ_RESULT"]), "samples.jsonl"), "w") as file:
+folder = os.path.dirname(os.environ["EVALQ_RESULT"])
+with open(os.path.join(folder, "samples.jsonl"), "w") as file:
     right = 0
     for i in range(400):
         is_right = i % 4 != 0 if step == 1 else (i % 4 != 0 or i < 40) and i not in (41, 42)
         right += is_right
-        item = {"id": f"q{i}", "scores": {"acc": float(is_right), "chars": i * 0.5 + (step == 3)}, "target": "yes",
-                "output": "yes" if is_right else "no \x1b[31m\u202e\u009b of step %d" % step, "cluster": f"group {i // 4}"}
+        said = "yes" if is_right else "no \x1b[31m\u202e\u009b of step %d" % step
+        scores = {"acc": float(is_right), "chars": i * 0.5 + (step == 3)}
+        item = {"id": f"q{i}", "scores": scores, "target": "yes", "output": said}
+        item["cluster"] = f"group {i // 4}"
         if not job["params"].get("clusters"):
             del item["cluster"]
         if bad == "twice" and i == 7:
@@ -44,7 +47,8 @@ import evalq
 
 def evaluate(checkpoint, task, report):
     for i in range(3000):  # Several lines of the protocol.
-        report.samples.append({"id": str(i), "scores": {"acc": i % 2}, "output": "x" * 1000, "target": "y"})
+        scores = {"acc": i % 2}
+        report.samples.append({"id": str(i), "scores": scores, "output": "x" * 1000, "target": "y"})
     return {"acc": 0.5, "n": 3000}
 
 evalq.serve(evaluate)
@@ -54,17 +58,22 @@ HARNESS = r"""
 import json, os
 folder = os.path.join(os.environ["EVALQ_RESULT"], "model")
 os.mkdir(folder)
-json.dump({"results": {"arc_easy": {"acc,none": 0.5}, "arc": {"acc,none": 1.0}}}, open(folder + "/results_2026.json", "w"))
+results = {"arc_easy": {"acc,none": 0.5}, "arc": {"acc,none": 1.0}}
+json.dump({"results": results}, open(folder + "/results_2026.json", "w"))
 for task, count in (("arc", 3), ("arc_easy", 4)):
     with open(folder + f"/samples_{task}_2026-11-25T10-00-00.123456.jsonl", "w") as file:
         for filter in ("none", "strict"):
             for i in range(count):
-                file.write(json.dumps({"doc_id": i, "doc": {"question": "?"}, "target": "A", "arguments": {}, "resps": [["B"]],
-                    "filtered_resps": ["B"], "filter": filter, "metrics": ["acc", "pair"], "doc_hash": "d" * 64,
-                    "prompt_hash": "%064x" % i, "target_hash": "t" * 64, "acc": float(i % 2), "pair": [1, 2]}) + "\n")
+                line = {"doc_id": i, "doc": {"question": "?"}, "target": "A", "arguments": {}}
+                line.update(resps=[["B"]], filtered_resps=["B"], filter=filter)
+                line.update(metrics=["acc", "pair"], acc=float(i % 2), pair=[1, 2])
+                line.update(doc_hash="d" * 64, prompt_hash="%064x" % i, target_hash="t" * 64)
+                file.write(json.dumps(line) + "\n")
 """
 
-CONFIG = NATIVE.replace("suites:", """
+CONFIG = NATIVE.replace(
+    "suites:",
+    """
 samples: {directory: $OUT/samples}
 evaluators:
   quiz: {kind: command, argv: [$PYTHON, $OUT/quiz.py]}
@@ -76,7 +85,8 @@ suites:
   none: {evaluator: quiz}
   served: {evaluator: served, samples: true}
   harness: {evaluator: harness, samples: true, tasks: [{name: arc}, {name: easy, source: arc_easy}]}
-""").replace("  quick:\n", "  quick:\n    samples: true\n")
+""",
+).replace("  quick:\n", "  quick:\n    samples: true\n")
 
 
 class SamplesTest(SceneTest):
@@ -96,12 +106,14 @@ class SamplesTest(SceneTest):
         """Evaluates a checkpoint and returns its only or last result."""
         path = self.scene.checkpoint(f"{run}-{step}.safetensors")
         words = [word for key, value in params.items() for word in ("--param", f"{key}={value}")]
-        done = self.scene.evalq("submit", path, "--run", run, "--step", str(step), "--suite", suite, "--wait", "--json", *words)
+        words += ["--run", run, "--step", str(step), "--suite", suite, "--wait", "--json"]
+        done = self.scene.evalq("submit", path, *words)
         self.assertEqual(done.returncode, 0, done.stderr)
         return dict(json.loads(done.stdout)["results"][-1])
 
     def kept(self, job: str, task: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
-        with gzip.open(os.path.join(self.scene.out, "samples", job, task + ".jsonl.gz"), "rt", encoding="utf-8") as file:
+        path = os.path.join(self.scene.out, "samples", job, task + ".jsonl.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
             header, *items = [json.loads(line) for line in file]
         return header, items
 
@@ -117,11 +129,15 @@ class SamplesTest(SceneTest):
         self.assertEqual(header["suite_digest"], result["suite_digest"])
         folder = os.path.join(self.scene.out, "samples", "once/1/regular/quiz")
         self.assertEqual(os.listdir(folder), ["quiz.jsonl.gz"])  # No temporary file is left.
-        self.assertEqual(result["samples_bytes"], os.path.getsize(os.path.join(folder, "quiz.jsonl.gz")))
+        size = os.path.getsize(os.path.join(folder, "quiz.jsonl.gz"))
+        self.assertEqual(result["samples_bytes"], size)
         self.assertRegex(result["samples_digest"], "^[0-9a-f]{32}$")
         # The same evaluation of another run gives the same items.
         self.assertGreater(self.submit("again", 1, "quiz")["samples_bytes"], 0)
-        first, second = self.kept("once/1/regular/quiz", "quiz")[1], self.kept("again/1/regular/quiz", "quiz")[1]
+        first, second = (
+            self.kept("once/1/regular/quiz", "quiz")[1],
+            self.kept("again/1/regular/quiz", "quiz")[1],
+        )
         self.assertEqual(first, second)
 
     def test_suite_without_samples_keeps_none_and_says_nothing_of_them(self) -> None:
@@ -143,7 +159,6 @@ class SamplesTest(SceneTest):
             self.assertIn("samples were not kept: ", result["note"])
             self.assertIn(said, result["note"])
             self.assertIn("acc", result["metrics"])
-            self.assertFalse(os.path.exists(os.path.join(self.scene.out, "samples", f"bad/{number}/regular/quiz/quiz.jsonl.gz")))
             folder = os.path.join(self.scene.out, "samples", f"bad/{number}/regular/quiz")
             self.assertEqual(os.listdir(folder) if os.path.isdir(folder) else [], [])
 
@@ -156,7 +171,9 @@ class SamplesTest(SceneTest):
     def test_harness_samples_are_those_of_the_task_and_the_first_filter(self) -> None:
         self.submit("harness", 1, "harness")
         _, items = self.kept("harness/1/regular/harness", "arc")
-        self.assertEqual([item["id"] for item in items], [f"{i}-" + ("%064x" % i)[:16] for i in range(3)])
+        self.assertEqual(
+            [item["id"] for item in items], [f"{i}-" + ("%064x" % i)[:16] for i in range(3)]
+        )
         self.assertEqual(items[1]["scores"], {"acc,none": 1})
         self.assertEqual((items[1]["output"], items[1]["target"]), ("B", "A"))
         self.assertEqual(len(self.kept("harness/1/regular/harness", "easy")[1]), 4)
@@ -169,7 +186,10 @@ class SamplesTest(SceneTest):
         for name, value in result["metrics"].items():
             mean = sum(item["scores"][name] for item in items) / 1000
             self.assertTrue(abs(mean - value) <= 1e-9, f"{name}: {mean}, expected {value}")
-        self.assertEqual(sum(item["output"] == item["target"] for item in items), result["metrics"]["accuracy"] * 1000)
+        self.assertEqual(
+            sum(item["output"] == item["target"] for item in items),
+            result["metrics"]["accuracy"] * 1000,
+        )
 
     def test_samples_are_listed_and_filtered(self) -> None:
         self.submit("list", 1, "quiz")
@@ -180,7 +200,8 @@ class SamplesTest(SceneTest):
         self.assertEqual(len(self.ok(*words, "--grep", "of step 1")["samples"]), 100)
         for more in ((), ("--plain",), ("--json",)):
             printed = self.scene.evalq(*words, "--wrong", "--limit", "3", *more).stdout
-            self.assertFalse([letter for letter in printed if ord(letter) < 32 and letter != "\n" or letter in "\x9b\u202e"], printed)
+            bad = [letter for letter in printed if ord(letter) < 32 and letter != "\n"]
+            self.assertEqual(bad + [letter for letter in printed if letter in "\x9b\u202e"], [])
         refused = self.scene.evalq(*words, "--wrong", "--metric", "chars")
         self.assertEqual(refused.returncode, 1, refused.stderr)
         self.assertIn("neither right nor wrong", refused.stderr)
@@ -193,16 +214,26 @@ class SamplesTest(SceneTest):
         self.submit("flip", 2, "quiz")
         found = self.ok("diff", "flip@1", "flip@2", "--task", "quiz")
         self.assertEqual((found["better"], found["worse"], found["common"]), (10, 2, 400))
-        self.assertEqual({item["id"] for item in found["items"] if not item["better"]}, {"q41", "q42"})
+        self.assertEqual(
+            {item["id"] for item in found["items"] if not item["better"]}, {"q41", "q42"}
+        )
         shown = self.scene.evalq("diff", "flip@1", "flip@2", "--task", "quiz").stdout
-        self.assertIn("q41  acc 1 -> 0\n  target  yes\n  A       yes\n  B       no \\x1b[31m", shown)
+        self.assertIn(
+            "q41  acc 1 -> 0\n  target  yes\n  A       yes\n  B       no \\x1b[31m", shown
+        )
 
     def test_compare_prints_paired_numbers(self) -> None:
         for step in (1, 2, 3):
             self.submit("pair", step, "quiz")
-        metrics = {row["metric"]: row for row in self.ok("compare", "pair@1", "pair@2", "--task", "quiz")["metrics"]}
+        metrics = {
+            row["metric"]: row
+            for row in self.ok("compare", "pair@1", "pair@2", "--task", "quiz")["metrics"]
+        }
         acc = metrics["acc"]
-        self.assertEqual((acc["method"], acc["wins"], acc["losses"], acc["ties"], acc["items"]), ("McNemar", 10, 2, 388, 400))
+        self.assertEqual(
+            (acc["method"], acc["wins"], acc["losses"], acc["ties"], acc["items"]),
+            ("McNemar", 10, 2, 388, 400),
+        )
         self.assertTrue(abs(acc["difference"] - 0.02) <= 1e-12)
         self.assertTrue(abs(acc["p"] - 0.03857421875) <= 1e-12)  # 2 P(X <= 2), 12 trials.
         self.assertTrue(abs(acc["p_corrected"] - 2 * acc["p"]) <= 1e-12)  # Two scores.
@@ -225,7 +256,9 @@ class SamplesTest(SceneTest):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(said, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-            gate = self.scene.evalq("gate", "other@2", "--against", "other@1", "--no-worse-than", "0.1")
+            gate = self.scene.evalq(
+                "gate", "other@2", "--against", "other@1", "--no-worse-than", "0.1"
+            )
             self.assertEqual(gate.returncode, 9, gate.stderr)
 
         def write(first: str, rest: List[str]) -> None:
@@ -238,7 +271,9 @@ class SamplesTest(SceneTest):
         refused("different data")
         write(header, lines + [lines[3]])
         refused("the id 'q3' comes twice")
-        write(header, [lines[0].replace('"acc":1', '"acc":"NaN"').replace('"acc":0', '"acc":"NaN"')])
+        write(
+            header, [lines[0].replace('"acc":1', '"acc":"NaN"').replace('"acc":0', '"acc":"NaN"')]
+        )
         refused("line 2: score 'acc' is not a finite number")
         write(header, ["x" * (9 << 20)])
         refused("more than 8 MiB")
@@ -259,13 +294,27 @@ class SamplesTest(SceneTest):
 
         def gate(candidate: str, against: str, margin: str, *more: str) -> Any:
             done = self.scene.evalq(
-                "gate", candidate, "--against", against, "--no-worse-than", margin, "--task", "quiz", "--junit", junit, *more
+                "gate",
+                candidate,
+                "--against",
+                against,
+                "--no-worse-than",
+                margin,
+                "--task",
+                "quiz",
+                "--junit",
+                junit,
+                *more,
             )
             xml.dom.minidom.parse(junit)
             return done
 
         passed = gate("gate@2", "gate@1", "0.01")
-        self.assertEqual((passed.returncode, passed.stdout[:10]), (0, "not worse:"), passed.stdout + passed.stderr)
+        self.assertEqual(
+            (passed.returncode, passed.stdout[:10]),
+            (0, "not worse:"),
+            passed.stdout + passed.stderr,
+        )
         worse = gate("gate@1", "gate@2", "0.001")
         self.assertEqual((worse.returncode, worse.stdout[:6]), (1, "worse:"), worse.stdout)
         with open(junit, encoding="utf-8") as file:
@@ -274,33 +323,65 @@ class SamplesTest(SceneTest):
         self.assertEqual(few.returncode, 3, few.stdout)
         self.assertRegex(few.stdout, "^too few items: .*; about [0-9]+ are needed\n$")
         answer = json.loads(gate("gate@2", "gate@1", "0.01", "--json").stdout)
-        self.assertEqual((answer["verdict"], answer["items"], answer["method"]), ("not_worse", 400, "McNemar"))
+        self.assertEqual(
+            (answer["verdict"], answer["items"], answer["method"]), ("not_worse", 400, "McNemar")
+        )
         for bad in ("x", "-1"):
             self.assertNotIn(gate("gate@2", "gate@1", bad).returncode, (0, 1, 3))
 
     def test_gate_waits_for_the_job(self) -> None:
         self.submit("wait", 1, "quiz")
         path = self.scene.checkpoint("wait-2.safetensors")
-        self.assertEqual(self.scene.evalq("submit", path, "--run", "wait", "--step", "2", "--suite", "quiz").returncode, 0)
-        done = self.scene.evalq("gate", "wait@2", "--against", "wait@1", "--no-worse-than", "0.01", "--suite", "quiz")
+        self.assertEqual(
+            self.scene.evalq(
+                "submit", path, "--run", "wait", "--step", "2", "--suite", "quiz"
+            ).returncode,
+            0,
+        )
+        done = self.scene.evalq(
+            "gate", "wait@2", "--against", "wait@1", "--no-worse-than", "0.01", "--suite", "quiz"
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
-        unknown = self.scene.evalq("gate", "wait@3", "--against", "wait@1", "--no-worse-than", "0.01", "--suite", "quiz")
+        unknown = self.scene.evalq(
+            "gate", "wait@3", "--against", "wait@1", "--no-worse-than", "0.01", "--suite", "quiz"
+        )
         self.assertEqual(unknown.returncode, 9, unknown.stderr)
 
     def test_forget_removes_the_samples_of_the_run_alone(self) -> None:
         self.submit("gone", 1, "quiz")
         self.submit("gone-not", 1, "quiz")
         folder = os.path.join(self.scene.out, "samples")
-        with open(os.path.join(folder, "gone/1/regular/quiz/quiz.jsonl.gz.x1y2z3"), "w", encoding="utf-8"):
+        with open(
+            os.path.join(folder, "gone/1/regular/quiz/quiz.jsonl.gz.x1y2z3"), "w", encoding="utf-8"
+        ):
             pass  # A worker died while it wrote.
         self.assertEqual(self.ok("forget", "gone", "--yes")["samples"], 2)
         self.assertFalse(os.path.exists(os.path.join(folder, "gone")))
         self.assertEqual(len(self.kept("gone-not/1/regular/quiz", "quiz")[1]), 400)
 
+    def test_best_names_the_earliest_step_that_is_not_worse(self) -> None:
+        for step in (1, 2, 3):
+            self.submit(
+                "best", step, "quiz"
+            )  # Steps 2 and 3 have the same answers, step 1 has 8 fewer right.
+        found = self.ok("best", "best", "acc", "--significant", "--task", "quiz")
+        self.assertEqual((found["step"], found["best_step"], found["value"]), (2, 2, 0.77))
+        found = self.ok("best", "best", "chars", "--significant", "--task", "quiz")
+        self.assertEqual((found["step"], found["best_step"], found["compared"]), (3, 3, 2))
+        shown = self.scene.evalq("best", "best", "--significant", "--task", "quiz").stdout
+        self.assertEqual(shown, "step 2  acc 0.77  best; all 1 earlier steps are worse\n")
+        # Ten items cannot tell the steps apart.
+        for step in (1, 2):
+            self.submit("best-few", step, "few")
+        found = self.ok("best", "best-few", "--significant")
+        self.assertEqual((found["step"], found["best_step"]), (1, 2))
+
     def test_clusters_widen_the_interval(self) -> None:
         for step in (1, 2):
             self.submit("cluster", step, "quiz", clusters="yes")
-        metrics = {row["metric"]: row for row in self.ok("compare", "cluster@1", "cluster@2")["metrics"]}
+        metrics = {
+            row["metric"]: row for row in self.ok("compare", "cluster@1", "cluster@2")["metrics"]
+        }
         self.assertEqual((metrics["acc"]["method"], metrics["acc"]["groups"]), ("t", 100))
 
 

@@ -7,6 +7,8 @@
 
 #include "producer/cli/inspect/result_table.h"
 #include "producer/cli/json.h"
+#include "producer/cli/samples/best_step.h"
+#include "producer/cli/samples/sample_files.h"
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
 #include "shared/queue/saved_weights.h"
@@ -63,6 +65,9 @@ static enum evq_status best_print_json(const struct evq_best *best, bool lost,
 static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct evq_best best;
+    if (evq_option_flag(&cli->options, "significant")) {
+        return evq_best_step_run(cli, evq_cli_arg(cli, 0), evq_cli_arg(cli, 1), err);
+    }
     enum evq_status status = evq_cli_open(cli, err);
     if (status == EVQ_OK) {
         status =
@@ -98,18 +103,28 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     return EVQ_OK;
 }
 
+static const struct evq_option best_options[] = {
+    {"significant", 0, EVQ_OPTION_FLAG, NULL,
+     "the earliest step that cannot be told apart from the best one, by its samples", 0, 0},
+    EVQ_SAMPLE_FILES_OPTIONS,
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
 const struct evq_verb evq_verb_best = {
     .name = "best",
-    .arguments = "RUN [METRIC]",
+    .arguments = "RUN [METRIC] [--significant]",
     .summary = "Print the best checkpoint of a run so far",
     .description =
         "METRIC is a key such as eval/digits/accuracy, or a part of a key that no other "
         "metric of the run has, such as accuracy. Without METRIC, the first metric by name "
         "is used. The logger's sink `best` finds the best checkpoint, so a result counts "
         "only after the logger has received it. If the training has overwritten the best "
-        "checkpoint, best says so (--json: null).\n\nExit code 3: there is no such run, "
+        "checkpoint, best says so (--json: null).\n\n--significant reads samples instead: it "
+        "prints the earliest step that a paired comparison cannot tell apart from the best "
+        "one. METRIC is then a score, such as accuracy.\n\nExit code 3: there is no such run, "
         "sink, result or metric. The message says which.\n\nExample: `evalq best my-run "
         "accuracy`",
+    .options = best_options,
     .arg_min = 1,
     .arg_max = 2,
     .takes = EVQ_TAKES_RUN,

@@ -168,8 +168,10 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
         status = evq_task_metrics(run->task, run->config, result,
                                   err); // The merge forms the metrics of shards.
     }
+    const int64_t kept_us = evq_clock_mono_us();
     evq_sample_store_finish(run->kept, result);
     run->kept = NULL;
+    result->timing.compute_us += evq_clock_mono_us() - kept_us;
     if (status == EVQ_OK && run->report->task != NULL) {
         status = run->report->task(run->report->context, result, err);
     }

@@ -1,0 +1,214 @@
+#include "producer/cli/samples/best_step.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/json.h"
+#include "producer/cli/samples/pairing.h"
+#include "shared/statistics/holm.h"
+
+#define STEPS_MAX  4096
+#define CONFIDENCE 0.95
+
+struct step {
+    struct evq_sample_file file;
+    int64_t step;
+    double mean;
+    double p; // That it differs from the best; NaN: it is not compared.
+};
+
+struct steps {
+    struct evq_cli *cli;
+    const char *run;
+    char score[136];
+    struct step *steps; // By rising step.
+    size_t count;
+    size_t best;
+};
+
+static int by_step(const void *a, const void *b)
+{
+    const struct step *x = a;
+    const struct step *y = b;
+
+    return (x->step > y->step) - (x->step < y->step);
+}
+
+/* Lists the steps of the run that have samples. */
+static enum evq_status list(struct steps *to, struct evq_error *err)
+{
+    char path[EVQ_SAMPLES_PATH_BYTES];
+    struct dirent *entry;
+    enum evq_status status = EVQ_OK;
+
+    (void)snprintf(path, sizeof path, "%s/%s", to->cli->config->samples.directory, to->run);
+    DIR *dir = opendir(path);
+    while (dir != NULL && status == EVQ_OK && (entry = readdir(dir)) != NULL) {
+        struct evq_sample_place place;
+        char text[EVQ_JOB_ID_BYTES_MAX];
+        const bool digits = entry->d_name[0] != '\0' &&
+                            strspn(entry->d_name, "0123456789") == strlen(entry->d_name);
+        if (!digits || to->count == STEPS_MAX ||
+            snprintf(text, sizeof text, "%s@%s", to->run, entry->d_name) >= (int)sizeof text) {
+            continue;
+        }
+        status = evq_sample_place_parse(to->cli, text, &place, err);
+        struct step *one = &to->steps[to->count];
+        if (status == EVQ_OK) {
+            *one = (struct step){.step = place.step, .p = (double)NAN};
+            status = evq_sample_files_one(to->cli, &place, &one->file, err);
+        }
+        if (status == EVQ_E_NOT_FOUND) {
+            status = EVQ_OK; // Another task or suite has samples of this step.
+        } else if (status == EVQ_OK) {
+            to->count++;
+        }
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    if (status == EVQ_OK && to->count == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "run '%s' has no such samples in '%s': a suite keeps them with "
+                             "samples: true",
+                             to->run, to->cli->config->samples.directory);
+    }
+    qsort(to->steps, to->count, sizeof *to->steps, by_step);
+    return status;
+}
+
+/* The mean of the score at one step: over all its items, weighted as the comparison is. */
+static enum evq_status read_mean(struct steps *to, struct step *one, const char *score,
+                                 struct evq_error *err)
+{
+    struct evq_pairing self;
+    struct evq_pairing_items arrays = {.baseline = NULL};
+    double sum = 0.0;
+    double weights = 0.0;
+    enum evq_status status = evq_pairing_open(&one->file, &one->file, false, &self, err);
+
+    if (status == EVQ_OK) {
+        status = evq_pairing_score(&self, score, &score, err);
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(to->score, sizeof to->score, "%s", score);
+        status = evq_pairing_items(&self, score, &arrays, err);
+    }
+    for (size_t i = 0; status == EVQ_OK && i < arrays.items.count; i++) {
+        const double weight = arrays.weights != NULL ? arrays.weights[i] : 1.0;
+        sum += weight * arrays.baseline[i];
+        weights += weight;
+    }
+    one->mean = sum / weights;
+    evq_pairing_items_free(&arrays);
+    evq_pairing_close(&self);
+    return status;
+}
+
+static enum evq_status find_best(struct steps *to, const char *score, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; status == EVQ_OK && i < to->count; i++) {
+        status = read_mean(to, &to->steps[i], score, err);
+        const double best = to->steps[to->best].mean;
+        const bool better =
+            evq_pairing_higher(to->score) ? to->steps[i].mean > best : to->steps[i].mean < best;
+        to->best = better ? i : to->best;
+    }
+    return status;
+}
+
+/* Compares each earlier step with the best one and corrects the p-values. */
+static enum evq_status compare_earlier(struct steps *to, struct evq_error *err)
+{
+    const struct evq_paired_options options = {.confidence = CONFIDENCE, .seed = EVQ_PAIRING_SEED};
+    double *p = calloc(to->best + 1, sizeof *p);
+    enum evq_status status =
+        p != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "no memory for the steps");
+
+    for (size_t i = 0; status == EVQ_OK && i < to->best; i++) {
+        struct evq_pairing pairing;
+        struct evq_pairing_items arrays = {.baseline = NULL};
+        struct evq_paired paired;
+        status =
+            evq_pairing_open(&to->steps[to->best].file, &to->steps[i].file, false, &pairing, err);
+        if (status == EVQ_OK) {
+            status = evq_pairing_items(&pairing, to->score, &arrays, err);
+        }
+        if (status == EVQ_OK) {
+            status = evq_paired_compare(&arrays.items, &options, &paired, err);
+        }
+        if (status == EVQ_OK) {
+            p[i] = paired.p;
+        }
+        evq_pairing_items_free(&arrays);
+        evq_pairing_close(&pairing);
+    }
+    if (status == EVQ_OK) {
+        status = evq_holm_correct(p, to->best, err);
+    }
+    for (size_t i = 0; status == EVQ_OK && i < to->best; i++) {
+        to->steps[i].p = p[i];
+    }
+    free(p);
+    return status;
+}
+
+static enum evq_status print(const struct steps *to, struct evq_error *err)
+{
+    const struct step *best = &to->steps[to->best];
+    const struct step *first = best;
+
+    for (size_t i = 0; i < to->best && first == best; i++) {
+        if (to->steps[i].p >= 1.0 - CONFIDENCE) {
+            first = &to->steps[i];
+        }
+    }
+    if (to->cli->terminal.json) {
+        return evq_json_print(json_pack("{s:s, s:s, s:I, s:f, s:I, s:f, s:o, s:I}", "run", to->run,
+                                        "metric", to->score, "step", (json_int_t)first->step,
+                                        "value", first->mean, "best_step", (json_int_t)best->step,
+                                        "best_value", best->mean, "p_corrected",
+                                        isnan(first->p) ? json_null() : json_real(first->p),
+                                        "compared", (json_int_t)to->best),
+                              err);
+    }
+    if (first == best) {
+        (void)printf("step %" PRId64 "  %s %.8g  best; all %zu earlier steps are worse\n",
+                     best->step, to->score, best->mean, to->best);
+    } else {
+        (void)printf("step %" PRId64 "  %s %.8g  not told apart from the best, step %" PRId64
+                     " with %.8g (p %.3g, %zu comparisons)\n",
+                     first->step, to->score, first->mean, best->step, best->mean, first->p,
+                     to->best);
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_best_step_run(struct evq_cli *cli, const char *run, const char *score,
+                                  struct evq_error *err)
+{
+    struct steps to = {.cli = cli, .run = run};
+    enum evq_status status = evq_cli_config(cli, err);
+
+    if (status == EVQ_OK) {
+        to.steps = calloc(STEPS_MAX + 1, sizeof *to.steps);
+        status = to.steps != NULL ? list(&to, err)
+                                  : evq_error_set(err, EVQ_E_NOMEM, "no memory for the steps");
+    }
+    if (status == EVQ_OK) {
+        status = find_best(&to, score, err);
+    }
+    if (status == EVQ_OK) {
+        status = compare_earlier(&to, err);
+    }
+    if (status == EVQ_OK) {
+        status = print(&to, err);
+    }
+    free(to.steps);
+    return status;
+}

@@ -1,0 +1,15 @@
+/*
+ * `evalq best RUN --significant`: the earliest step that cannot be told apart from the best one.
+ * One thread.
+ */
+#ifndef EVQ_CLI_BEST_STEP_H
+#define EVQ_CLI_BEST_STEP_H
+
+#include "producer/cli/cli.h"
+
+/* Reads the samples of all steps of the run and prints the answer. The options choose task, suite
+ * and variant. score NULL: the first. */
+enum evq_status evq_best_step_run(struct evq_cli *cli, const char *run, const char *score,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif
