@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COLUMNS_MAX = 100
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+SITE = ROOT / "deploy" / "site" / "mkdocs.yml"
 
 
 def prose(page):
@@ -55,10 +56,19 @@ def missing_names():
                 yield f"no source has a function '{name}'"
 
 
+def unlisted_pages():
+    """Yields the pages of docs/ that the navigation of the documentation site does not name."""
+    names = set(re.findall(r"[\w-]+\.md", SITE.read_text(encoding="utf-8")))
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        if page.name not in names:
+            yield f"the navigation lacks docs/{page.name}"
+
+
 def main():
     names = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     found = [f"{name}: {fault}" for name in names for fault in faults(ROOT / name)]
     found += [f"docs/architecture.md: {fault}" for fault in missing_names()]
+    found += [f"deploy/site/mkdocs.yml: {fault}" for fault in unlisted_pages()]
     for fault in found:
         print(f"pages: {fault}", file=sys.stderr)
     return 1 if found else 0
