@@ -105,7 +105,7 @@ def _load_adapter(model: Any, values: Mapping[str, Any], path: str) -> None:
         ours = getattr(model.peft_config.get("default"), name, None)
         if name in saved and (saved[name] or None) != (ours or None):
             raise ValueError(
-                f"the adapter does not fit: {name} is {saved[name]}, the model's {ours}: '{path}'"
+                f"wrong adapter: {name} is {saved[name]}, the model's {ours}: '{path}'"
             )
     result: Any = set_peft_model_state_dict(model, values)
     prefix = getattr(model.base_model, "prefix", "")
@@ -113,7 +113,7 @@ def _load_adapter(model: Any, values: Mapping[str, Any], path: str) -> None:
     if missing or result.unexpected_keys:
         names = ", ".join([*sorted(missing)[:3], *sorted(result.unexpected_keys)[:3]])
         raise ValueError(
-            f"the adapter does not fit: {len(missing)} missing, {len(result.unexpected_keys)}"
+            f"wrong adapter: {len(missing)} missing, {len(result.unexpected_keys)}"
             f" unexpected: {names} in '{path}'"
         )
 

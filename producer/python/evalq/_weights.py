@@ -329,7 +329,8 @@ def load_into(model: Any, values: Mapping[str, Any], path: str) -> None:
     if missing or result.unexpected_keys:
         counts = f"{len(missing)} missing, {len(result.unexpected_keys)} unexpected"
         examples = ", ".join([*sorted(missing)[:3], *sorted(result.unexpected_keys)[:3]])
-        raise ValueError(f"the weights do not fit: {counts}: {examples} in '{path}'")
+        # The message is short, because a job's reason keeps only 64 bytes of it.
+        raise ValueError(f"wrong weights: {counts}: {examples} in '{path}'")
     if hasattr(model, "tie_weights"):
         model.tie_weights()
 
