@@ -196,16 +196,7 @@ struct evq_backend_ops {
      * EVQ_E_NOMEM: a plan with a smaller rows_max may fit. EVQ_E_UNSUPPORTED: this backend lacks an
      * operation. */
     enum evq_status (*prepare)(void *state, const struct evq_plan *plan, struct evq_error *err);
-    /* Allocates only the plan's weights: put() can fill them, but exec() needs prepare() first.
-     * Memory and values are kept as with prepare(). EVQ_E_NOMEM: also if too little memory would be
-     * left for others. reserve and exchange are NULL if the backend can hold only one set of
-     * weights. */
-    enum evq_status (*reserve)(void *state, const struct evq_plan *plan, struct evq_error *err);
-    /* Waits for all work of both states, which must be of the same device, and then exchanges their
-     * weights. Afterwards neither has a plan; prepare() and reserve() keep the values of slots of
-     * the same shape. No other call may use either state meanwhile. */
-    enum evq_status (*exchange)(void *state, void *other, struct evq_error *err);
-    /* Copies values into one slot of the prepared or reserved plan. Several blobs fill a slot in
+    /* Copies values into one slot of the prepared plan. Several blobs fill a slot in
      * row order; first_row 0 starts again. blob->values must not change until settle() or
      * catch_up() allows it. */
     enum evq_status (*put)(void *state, int32_t slot, const struct evq_weight_blob *blob,

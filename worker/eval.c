@@ -178,7 +178,7 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
         printer->began_us = evq_clock_mono_us();
         status = evq_runner_eval(runner, id, &request, &report, failure, err);
     }
-    (void)evq_runner_close(runner); // Nothing was prefetched here.
+    evq_runner_close(runner);
     evq_scratch_remove(scratch);
     (void)close(lock_fd);
     return status;

@@ -1,6 +1,5 @@
 #include "shared/base/program.h"
 #include "worker/child/child.h"
-#include "worker/child/prefetch_reader.h"
 #include "worker/convert/convert.h"
 #include "worker/eval.h"
 #include "worker/inspect.h"
@@ -31,8 +30,6 @@ int main(int argc, char **argv)
         return evq_convert_main(&options);
     case EVQ_COMMAND_CHILD:
         return (int)evq_child_main(&options);
-    case EVQ_COMMAND_PREFETCH:
-        return (int)evq_prefetch_reader_main(&options);
     default:
         return (int)evq_supervisor_main(&options);
     }

@@ -134,8 +134,6 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
         options->command = EVQ_COMMAND_CONVERT;
     } else if (strcmp(command, "child") == 0) {
         options->command = EVQ_COMMAND_CHILD;
-    } else if (strcmp(command, "prefetch") == 0) {
-        options->command = EVQ_COMMAND_PREFETCH;
     } else {
         return evq_error_set(err, EVQ_E_INVALID,
                              "unknown command '%s': expected run, eval, inspect or convert",

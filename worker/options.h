@@ -15,8 +15,7 @@ enum evq_options_command {
     EVQ_COMMAND_EVAL,
     EVQ_COMMAND_INSPECT,
     EVQ_COMMAND_CONVERT,
-    EVQ_COMMAND_CHILD,   // Internal: the supervisor starts it for each slot.
-    EVQ_COMMAND_PREFETCH // Internal: the supervisor starts it to read the next checkpoint.
+    EVQ_COMMAND_CHILD // Internal: the supervisor starts it for each slot.
 };
 
 struct evq_options {

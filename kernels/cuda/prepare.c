@@ -279,7 +279,6 @@ enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, stru
     }
     if (status == EVQ_OK) {
         state->plan = plan;
-        state->weights_alone = false;
     }
     return status;
 }

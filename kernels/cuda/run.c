@@ -198,7 +198,7 @@ enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
 {
     struct evq_cuda_state *state = opened;
 
-    if (state->plan == NULL || state->weights_alone) {
+    if (state->plan == NULL) {
         return evq_error_set(err, EVQ_E_BUG, "exec before prepare");
     }
     enum evq_status status = evq_plan_batch_check(state->plan, batch, err);

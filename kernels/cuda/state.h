@@ -59,7 +59,6 @@ struct evq_cuda_state {
     struct evq_cublas cublas;
     void *cublas_handle;
     const struct evq_plan *plan; // NULL: nothing is prepared.
-    bool weights_alone;          // The plan is reserved but not prepared.
     struct evq_cuda_weight *weights;
     size_t weight_count;
     struct evq_cuda_buffer *buffers;
@@ -123,11 +122,6 @@ enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const str
 enum evq_status evq_cuda_weights_trim(struct evq_cuda_state *state, const struct evq_plan *plan,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* How much memory evq_cuda_weights_prepare() would take from the device. */
-enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
-                                         const struct evq_plan *plan, size_t *ret_bytes,
-                                         struct evq_error *err) EVQ_CHECK_RESULT;
-
 /* Enqueues the conversion of a blob, which is on the device as it came, into its place. */
 enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
                                         struct evq_cuda_weight *weight, const void *d_blob,
@@ -173,16 +167,10 @@ void evq_cuda_copies_close(struct evq_cuda_state *state);
 /* Frees all device memory except the weights and the stages of put(). */
 void evq_cuda_scratch_free(struct evq_cuda_state *state);
 
-/* prepare.c, put.c, run.c, spare.c: functions of struct evq_backend_ops, whose contracts apply. */
+/* prepare.c, put.c, run.c: functions of struct evq_backend_ops, whose contracts apply. */
 
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-
-enum evq_status evq_cuda_reserve(void *opened, const struct evq_plan *plan,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
-
-enum evq_status evq_cuda_exchange(void *opened, void *other,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
                              struct evq_error *err) EVQ_CHECK_RESULT;

@@ -167,29 +167,6 @@ enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const str
     return status;
 }
 
-enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
-                                         const struct evq_plan *plan, size_t *ret_bytes,
-                                         struct evq_error *err)
-{
-    static const struct evq_cuda_weight none = {.rows = 0};
-    struct form *forms = NULL;
-    size_t bytes = 0;
-
-    const enum evq_status status = find_forms(plan, &forms, err);
-    for (size_t i = 0; i < plan->slot_count && status == EVQ_OK; i++) {
-        const struct evq_cuda_weight *held = i < state->weight_count ? &state->weights[i] : &none;
-        const struct evq_cuda_weight wanted =
-            shape_of(&plan->slots[i], &forms[i], plan->compute == EVQ_COMPUTE_BF16);
-        const size_t block = block_bytes(&wanted);
-        const size_t rounded = rounded_bytes(&wanted);
-        bytes += block > held->block.bytes ? block - held->block.bytes : 0;
-        bytes += rounded > held->rounded.bytes ? rounded - held->rounded.bytes : 0;
-    }
-    free(forms);
-    *ret_bytes = bytes;
-    return status;
-}
-
 enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
                                         struct evq_cuda_weight *weight, const void *d_blob,
                                         const struct evq_weight_blob *blob, struct evq_error *err)

@@ -215,20 +215,6 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     return EVQ_OK;
 }
 
-bool evq_checkpoint_same_files(const struct evq_checkpoint *a, const struct evq_checkpoint *b)
-{
-    bool same = a->file_count == b->file_count;
-
-    for (size_t i = 0; same && i < a->file_count; i++) {
-        const struct evq_file_identity *x = &a->builder->identities[i];
-        const struct evq_file_identity *y = &b->builder->identities[i];
-        same = x->device == y->device && x->inode == y->inode && x->bytes == y->bytes &&
-               x->modified.tv_sec == y->modified.tv_sec &&
-               x->modified.tv_nsec == y->modified.tv_nsec;
-    }
-    return same;
-}
-
 enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *checkpoint,
                                                 struct evq_error *err)
 {

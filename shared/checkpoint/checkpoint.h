@@ -144,10 +144,6 @@ enum evq_status evq_checkpoint_find_prefix(const struct evq_checkpoint *checkpoi
 enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *checkpoint,
                                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Whether both were opened on the same files in the same state. What was read from one then holds
- * for the other. */
-bool evq_checkpoint_same_files(const struct evq_checkpoint *a, const struct evq_checkpoint *b);
-
 /* Reads one tensor as C-contiguous float32 into out (elements floats, exactly the tensor's count);
  * converts F16/BF16/F64/F8/ints. pread only. EVQ_E_UNSUPPORTED names tensor and dtype. */
 enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,

@@ -62,7 +62,6 @@ static struct evq_config *config_new(void)
     config->worker.drain_seconds = 30;
     config->worker.log_bytes_max = INT64_C(64) << 20;
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
-    config->worker.read_ahead_bytes = INT64_C(16) << 30;
     config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
     config->samples.directory = EVQ_CONFIG_SAMPLES_DEFAULT;
     config->gateway.listen = "127.0.0.1:8000"; // The port of LMMS-Eval's own server.

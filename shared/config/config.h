@@ -133,8 +133,6 @@ struct evq_config {
         int64_t log_bytes_max; // Per attempt; default 64 MiB.
         // Largest snapshot fetched from another machine; default 1 TiB, 0: none.
         int64_t fetch_bytes_max;
-        // How much of the next checkpoint is read ahead; default 16 GiB, 0: nothing.
-        int64_t read_ahead_bytes;
     } worker;
     struct {
         const struct evq_sink_config *sinks;

@@ -126,8 +126,6 @@ static enum evq_status read_worker(const struct evq_config_reader *reader,
                       INT64_C(1) << 40),
         EVQ_KEY_RANGE("fetch_bytes_max", EVQ_KEY_BYTES, struct evq_config, worker.fetch_bytes_max,
                       0, EVQ_SNAPSHOT_BYTES_MAX),
-        EVQ_KEY_RANGE("read_ahead_bytes", EVQ_KEY_BYTES, struct evq_config, worker.read_ahead_bytes,
-                      0, INT64_C(1) << 40),
     };
     struct evq_config *config = base;
     const int64_t heartbeat_default_ms = config->worker.heartbeat_ms;

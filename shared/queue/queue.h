@@ -130,18 +130,6 @@ enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_
                                 struct evq_claim **ret_claims, struct evq_claimed *ret_claimed,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-struct evq_next_job {
-    // NULL: there is none, or the order is not known yet. Free with evq_job_free().
-    struct evq_job *job;
-    char id[EVQ_JOB_ID_BYTES_MAX];
-    int64_t running; // Running attempts of these classes, of all workers.
-};
-/* Returns the job that a claim of these classes would get now, without reserving it: another worker
- * may claim it first. Writes nothing, never waits. */
-enum evq_status evq_queue_next_job(struct evq_queue *queue, const uint32_t *classes,
-                                   uint32_t class_count, struct evq_next_job *ret_next,
-                                   struct evq_error *err) EVQ_CHECK_RESULT;
-
 enum evq_beat_answer { EVQ_BEAT_OK, EVQ_BEAT_CANCEL, EVQ_BEAT_STALE };
 struct evq_beat {
     const char *id;

@@ -3,9 +3,9 @@
 #   sh tests/bench/run.sh [--quick] [GROUP...]  the queue and the programs around it: one table, and build/bench/results.json;
 #                                               groups: submit verbs idle depth start noop speedup visible child worker redis logger
 #   sh tests/bench/run.sh soak [SECONDS [SEED]] memory of each process under random faults; an hour by default
-#   sh tests/bench/run.sh engine                mlp lm load ahead tiny fetch tokenizer, one after another; each also alone:
+#   sh tests/bench/run.sh engine                mlp lm load tiny fetch tokenizer, one after another; each also alone:
 #     mlp lm        the evaluation engine, one thread and all; load: EVQ_BENCH_CHECKPOINT, a language model's checkpoint
-#     ahead tiny    reading ahead; tiny models from submit to result; queue: the verbs alone; fetch: a snapshot over loopback
+#     tiny          tiny models from submit to result; queue: the verbs alone; fetch: a snapshot over loopback
 #     tokenizer     beside Hugging Face's (python3 with tokenizers, or that of EVALQ_PEERS_VENV)
 # The queues that people know, beside it: sh tests/bench/peers/run.sh
 set -eu
@@ -16,7 +16,7 @@ only=${1:-table}
 sh deploy/bootstrap.sh test
 cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF >/dev/null
 case $only in
-engine | mlp | lm | load | ahead | tiny | queue | fetch | tokenizer) ;;
+engine | mlp | lm | load | tiny | queue | fetch | tokenizer) ;;
 *)
     ninja -C "$build" bench_queue bench_submit bench_idle bench_depth bench_start noop_evaluator evalq_noop publish_results evalq_cli evalq evalq-worker evalq-gateway \
         evalq-logger >/dev/null
@@ -49,10 +49,6 @@ fi
 if [ -n "${EVQ_BENCH_CHECKPOINT:-}" ] && { [ "$only" = engine ] || [ "$only" = load ]; }; then
     ninja -C "$build" bench_load >/dev/null # A language model's checkpoint, some hundred MB.
     "$build/bin/bench_load" "$EVQ_BENCH_CHECKPOINT"
-fi
-if [ "$only" = engine ] || [ "$only" = ahead ]; then
-    ninja -C "$build" evalq_cli evalq-worker >/dev/null
-    EVALQ_TEST_BUILD="$(pwd)/$build" python3 tests/bench/bench_ahead.py
 fi
 if [ "$only" = engine ] || [ "$only" = tiny ]; then
     ninja -C "$build" evalq_cli evalq-worker evalq >/dev/null

@@ -67,15 +67,6 @@ class Adopt(Held):
         self.same(self.stage.call("HGET", PREFIX + "n", "adopted"), b"1", "times it was adopted")
 
 
-class Peek(Held):
-    """The look at the job that is next changes nothing."""
-
-    verb = "peek"
-
-    def strike(self) -> None:
-        self.stage.put("next", [1, 2])
-
-
 class Gpus(Held):
     """One GPU leased, of two that are free, and given back."""
 
@@ -246,7 +237,7 @@ class Library(Reply):
 
 
 TRIALS = [
-    Library, *lost_reply_people.TRIALS, *lost_reply_gateway.TRIALS, Adopt, Peek, Gpus, FlowOpen, SinkServe, Bad, BestPut, BestGet,
+    Library, *lost_reply_people.TRIALS, *lost_reply_gateway.TRIALS, Adopt, Gpus, FlowOpen, SinkServe, Bad, BestPut, BestGet,
     TrainedResults, TrainedBest,
 ]  # fmt: skip
 for kind in TRIALS:

@@ -141,15 +141,6 @@ static enum evq_status try_many_and_claim(struct evq_queue *queue, struct evq_er
     return completed != EVQ_OK ? completed : status;
 }
 
-static enum evq_status try_peek(struct evq_queue *queue, struct evq_error *err)
-{
-    struct evq_next_job peeked = {.job = NULL};
-    const enum evq_status status = evq_queue_next_job(queue, classes, 2, &peeked, err);
-
-    evq_job_free(peeked.job);
-    return status;
-}
-
 static enum evq_status try_submit(struct evq_queue *queue, struct evq_error *err)
 {
     struct evq_job job = *evq_job_defaults();
@@ -366,17 +357,16 @@ static enum evq_status try_parts(struct evq_queue *queue, struct evq_error *err)
 }
 
 static enum evq_status (*const tries[])(struct evq_queue *, struct evq_error *) = {
-    try_claim,         try_complete_and_claim,
-    try_peek,          try_submit,
-    try_batch,         try_heartbeat,
-    try_results,       try_sink,
-    try_ticket,        try_tickets,
-    try_views,         try_info,
-    try_best,          try_counts,
-    try_gpus,          try_idle,
-    try_end,           try_operate,
-    try_suite,         try_parts,
-    try_many_and_claim};
+    try_claim,     try_complete_and_claim,
+    try_submit,    try_batch,
+    try_heartbeat, try_results,
+    try_sink,      try_ticket,
+    try_tickets,   try_views,
+    try_info,      try_best,
+    try_counts,    try_gpus,
+    try_idle,      try_end,
+    try_operate,   try_suite,
+    try_parts,     try_many_and_claim};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -25,7 +25,7 @@
 #define LOSS     0.3905516936
 
 static const char site_yaml[] =
-    "roots: {ckpt: $DIR/ckpt, mnist: $DATA/mnist, models: $DATA/models}\n"
+    "roots: {ckpt: $DIR/ckpt, mnist: $DATA/mnist}\n"
     "worker: {scratch: $DIR/scratch, slots: 1, gpus: [GPU-a, GPU-b], gpus_per_slot: 2,\n"
     "         lease_ms: 3000, heartbeat_ms: 100, drain_seconds: 1}\n"
     "evaluators:\n"
@@ -36,8 +36,6 @@ static const char site_yaml[] =
     "relu},\n"
     "    data: {format: idx, inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
     "           labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz, scale: 1/255}}]}\n"
-    "  words: {needs: {gpus: 2}, tasks: [{name: file, type: perplexity, length: 8,\n"
-    "    data: {format: tokens, tokens: $DIR/tokens.bin, dtype: u16}}]}\n"
     "  says: {evaluator: says, needs: {gpus: 2}, tasks: [{name: t, type: any}]}\n"
     "  keeps: {evaluator: keeps, needs: {gpus: 2}, tasks: [{name: t, type: any}]}\n";
 
@@ -294,101 +292,6 @@ static void device_that_stays_wrong_is_checked_rarely(void **state)
     fixture_audit(site->fx);
 }
 
-/* ---- the checkpoint of the job that comes next ---- */
-
-static void submit_words(struct fixture_site *site, const char *id, const char *model)
-{
-    struct evq_job *job = fixture_job(id);
-
-    job->root = "models";
-    job->path = model;
-    job->fingerprint = "";
-    assert_int_equal(fixture_submit_job(site->fx, job).answer, EVQ_SUBMIT_QUEUED);
-    evq_job_free(job);
-}
-
-static void tokens_write(const struct fixture_site *site)
-{
-    uint16_t tokens[512];
-    char path[128];
-
-    for (size_t i = 0; i < 512; i++) {
-        // These token ids are valid in the models of the test data.
-        tokens[i] = (uint16_t)(i * 7 % 37);
-    }
-    (void)snprintf(path, sizeof(path), "%s/tokens.bin", site->dir);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(tokens, sizeof(tokens[0]), 512, file), 512);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* Lets the batch pass that waits there now. */
-static void gate_pass(const char *gate)
-{
-    const int fd = open(gate, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-}
-
-static double words_loss(struct fixture_site *site, const char *id)
-{
-    SITE_STATE_UNTIL(site, id, "done");
-    const struct fixture_published loss = fixture_site_published(site, id, "file", "loss");
-    assert_int_equal(loss.tasks, 1);
-    assert_int_equal(loss.ends, 1);
-    return loss.value;
-}
-
-/* From now on, no batch waits. */
-static void gate_open(const char *gate)
-{
-    const int fd = open(gate, O_RDWR | O_CLOEXEC); // This writer stays open during the whole test.
-
-    assert_true(fd >= 0);
-    assert_int_equal(unlink(gate), 0);
-}
-
-/* There are three jobs. Each batch waits at a gate, so the next checkpoint can load meanwhile. */
-static void next_checkpoint_loads_while_this_one_computes(void **state)
-{
-    static const char *const models[] = {"gpt2", "llama", "gpt2"};
-    struct fixture_site *site = *state;
-    char gate[128];
-    char id[64];
-    double loss[2][3];
-
-    tokens_write(site);
-    struct fixture_worker *worker = worker_ready(site);
-    for (int with = 0; with < 2; with++) {
-        (void)snprintf(gate, sizeof(gate), "%s/gate", site->dir);
-        fixture_site_write(site, "fits", "", "80"); // The batches have 64 rows.
-        assert_int_equal(with == 0 ? 0 : mkfifo(gate, 0600), 0);
-        for (int i = 0; i < 3; i++) {
-            (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);
-            submit_words(site, id, models[i]);
-            if (with == 0) {
-                loss[with][i] = words_loss(site, id);
-            }
-        }
-        if (with == 0) {
-            assert_false(fixture_worker_logged(worker, "event=prefetch_used"));
-            continue;
-        }
-        FIXTURE_UNTIL(fixture_worker_logged(worker, "event=prefetch job=run1/"));
-        FIXTURE_UNTIL((gate_pass(gate), fixture_worker_logged(worker, "event=prefetch_used")));
-        gate_open(gate);
-        for (int i = 0; i < 3; i++) {
-            (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);
-            loss[with][i] = words_loss(site, id);
-            assert_true(memcmp(&loss[1][i], &loss[0][i], sizeof(loss[0][i])) == 0);
-        }
-    }
-    fixture_audit(site->fx);
-}
-
 /* ---- what the driver tells ---- */
 
 static void status_shows_what_the_gpus_do(void **state)
@@ -569,7 +472,6 @@ int main(void)
         TEST(missing_device_leaves_the_slot_to_the_cpu),
         TEST(device_with_wrong_numbers_is_out_until_it_is_right),
         TEST(device_that_stays_wrong_is_checked_rarely),
-        TEST(next_checkpoint_loads_while_this_one_computes),
         TEST(status_shows_what_the_gpus_do),
         TEST(driver_that_hangs_delays_nobody),
         TEST(lost_gpu_is_left_out),

@@ -86,7 +86,6 @@ static int setup(void **state)
     supervisor->slot_count = 1;
     supervisor->suite_seconds = &scene->seconds;
     supervisor->disk_pauses = &scene->pause;
-    supervisor->prefetch.refused = true;
     *state = scene;
     return 0;
 }

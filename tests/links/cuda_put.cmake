@@ -1,7 +1,6 @@
-# put.c, memory.c and spare.c of the CUDA backend on a runtime that the test itself is; types from the emulator's headers.
+# put.c and memory.c of the CUDA backend on a runtime that the test itself is; types from the emulator's headers.
 if(TARGET test_cuda_put)
-    target_sources(test_cuda_put PRIVATE ${PROJECT_SOURCE_DIR}/kernels/cuda/put.c ${PROJECT_SOURCE_DIR}/kernels/cuda/memory.c
-        ${PROJECT_SOURCE_DIR}/kernels/cuda/spare.c)
+    target_sources(test_cuda_put PRIVATE ${PROJECT_SOURCE_DIR}/kernels/cuda/put.c ${PROJECT_SOURCE_DIR}/kernels/cuda/memory.c)
     target_include_directories(test_cuda_put BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/include)
     target_link_libraries(test_cuda_put PRIVATE evq_kernels_cpu)
 endif()

@@ -3,10 +3,8 @@
  * backends, as many devices as asked for. What it does wrong is told by files of the directory
  * $EVQ_STANDIN, looked at each time:
  *   devices    how many there are; without the file 2
- *   spare      0: there is no memory for a second set of weights
  *   fits       prepare() is out of memory for more rows than this
  *   fits-exec  so is exec()
- *   gate       a FIFO: exec() waits there for somebody who writes
  *   lie        exec() with at least so many rows adds a thousandth to one loss
  *   wrong      exec() of squared errors moves the values of rows 5 to 8, columns 2 and 3, by 1
  *   broken     so does it make row 7 no number, but none behind it
@@ -135,32 +133,6 @@ static enum evq_status standin_prepare(void *state, const struct evq_plan *plan,
     return atomic_load(&faulty) ? fault(err) : evq_backend_cpu.prepare(device->cpu, plan, err);
 }
 
-/* The CPU backend has one set of weights: a second state of it is another. */
-static enum evq_status standin_reserve(void *state, const struct evq_plan *plan,
-                                       struct evq_error *err)
-{
-    const struct device *device = state;
-
-    if (number_in("spare", 1) == 0) {
-        return evq_error_set(err, EVQ_E_NOMEM, "weights beside the present ones: out of memory");
-    }
-    return atomic_load(&faulty) ? fault(err) : evq_backend_cpu.prepare(device->cpu, plan, err);
-}
-
-static enum evq_status standin_exchange(void *state, void *other, struct evq_error *err)
-{
-    struct device *a = state;
-    struct device *b = other;
-    void *const cpu = a->cpu;
-
-    if (atomic_load(&faulty)) {
-        return fault(err);
-    }
-    a->cpu = b->cpu;
-    b->cpu = cpu;
-    return EVQ_OK;
-}
-
 static enum evq_status standin_put(void *state, int32_t slot, const struct evq_weight_blob *blob,
                                    struct evq_error *err)
 {
@@ -223,10 +195,6 @@ static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
     }
     const int bytes = snprintf(line, sizeof(line), "%ld %d %d\n", (long)getpid(),
                                (int)device->number, (int)batch->rows);
-    const int gate = open_file("gate", O_RDONLY);
-    if (gate >= 0) {
-        (void)close(gate);
-    }
     const int fd = open_file("log", O_WRONLY | O_CREAT | O_APPEND);
     if (fd < 0 || write(fd, line, (size_t)bytes) != bytes || close(fd) != 0) {
         return evq_error_set(err, EVQ_E_IO, "the stand-in cannot write its log");
@@ -271,8 +239,6 @@ static const struct evq_backend_ops standin = {
     .alloc = standin_alloc,
     .free = standin_free,
     .prepare = standin_prepare,
-    .reserve = standin_reserve,
-    .exchange = standin_exchange,
     .put = standin_put,
     .settle = standin_settle,
     .catch_up = standin_catch_up,

@@ -118,7 +118,7 @@ static inline int teardown(void **state)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         (void)unlinkat(fx->root_fd, names[i], 0);
     }
-    (void)evq_native_close(fx->native);
+    evq_native_close(fx->native);
     evq_result_free(fx->seen.result);
     (void)close(fx->root_fd);
     return rmdir(fx->directory);

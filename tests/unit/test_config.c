@@ -60,7 +60,7 @@ static const char example[] = //
     "  merge: {command: [./merge.sh]}\n"
     "worker: {slots: 2, devices: \"0,1\", labels: [big], scratch: scratch, lease_ms: 30000, "
     "drain_seconds: 5,\n"
-    "         threads: 3, log_bytes_max: 1.5MiB, fetch_bytes_max: 8GiB, read_ahead_bytes: 1GiB}\n"
+    "         threads: 3, log_bytes_max: 1.5MiB, fetch_bytes_max: 8GiB}\n"
     "logger:\n"
     "  directory: out\n"
     "  sinks:\n"
@@ -108,7 +108,6 @@ static void config_parse_reads_every_section(void **state)
     assert_int_equal(config->worker.threads, 3);
     assert_int_equal(config->worker.log_bytes_max, 1572864);
     assert_int_equal(config->worker.fetch_bytes_max, INT64_C(8) << 30);
-    assert_int_equal(config->worker.read_ahead_bytes, INT64_C(1) << 30);
     assert_string_equal(config->logger.directory, "/etc/evalq/out");
     assert_true(config->gateway.given);
     assert_true(config->gateway.lmms_open);
@@ -195,7 +194,6 @@ static void config_parse_of_nothing_is_all_defaults(void **state)
         assert_int_equal(config->worker.drain_seconds, 30);
         assert_int_equal(config->worker.log_bytes_max, 67108864);
         assert_int_equal(config->worker.fetch_bytes_max, INT64_C(1) << 40);
-        assert_int_equal(config->worker.read_ahead_bytes, INT64_C(16) << 30);
         assert_string_equal(config->worker.devices, "auto");
         assert_int_equal(config->worker.scratch[0], '/');
         assert_string_equal(config->logger.directory, "./evalq-results");

@@ -55,110 +55,6 @@ static void second_checkpoint_allocates_nothing(void **unused)
     assert_int_equal(emulator_blocks_held(), 0);
 }
 
-static size_t memory_of(const struct evq_cuda_state *a, const struct evq_cuda_state *b)
-{
-    return a->memory + b->memory;
-}
-
-/* The next checkpoint into a second state while the first computes; then they change places. */
-static void weights_of_two_states_are_exchanged(void **unused)
-{
-    const struct evq_backend_ops *cuda = evq_backend_module_v1();
-    static struct evq_row_result expected[2][SCORES_MAX];
-
-    (void)unused;
-    for (int compute = 0; compute < EVQ_COMPUTE_COUNT; compute++) {
-        struct model *models[] = {model_new(&gated, lengths), model_new(&gated, lengths)};
-        struct evq_cuda_state *a = open_backend(cuda);
-        struct evq_cuda_state *b = open_backend(cuda);
-        size_t allocations = 0;
-        size_t memory = 0;
-        for (int i = 1; i >= 0; i--) {
-            run(cuda, a, models[i], (enum evq_compute)compute, expected[i]);
-        }
-        for (int turn = 0; turn < 5; turn++) {
-            struct model *now = models[turn % 2];
-            struct model *next = models[(turn + 1) % 2];
-            must(cuda->reserve(b, &next->plan, &err), &err);
-            put_all(cuda, b, next);
-            assert_int_equal(cuda->exec(b, &next->batch, results, &err), EVQ_E_BUG);
-            must(cuda->exec(a, &now->batch, results, &err), &err);
-            assert_same_bits(now, results, expected[turn % 2]);
-            assert_true(turn == 0 || emulator_allocations() == allocations);
-            memory = memory_of(a, b);
-            must(cuda->exchange(a, b, &err), &err);
-            assert_int_equal(memory_of(a, b), memory);
-            assert_int_equal(cuda->exec(a, &next->batch, results, &err), EVQ_E_BUG);
-            must(cuda->prepare(a, &next->plan, &err), &err);
-            must(cuda->exec(a, &next->batch, results, &err), &err);
-            assert_same_bits(next, results, expected[(turn + 1) % 2]);
-            assert_true(results[0].loss != expected[turn % 2][0].loss);
-            assert_true(turn == 0 || emulator_allocations() == allocations);
-            allocations = emulator_allocations();
-        }
-        cuda->close(a);
-        cuda->close(b);
-        model_free(models[0]);
-        model_free(models[1]);
-    }
-    assert_int_equal(emulator_blocks_held(), 0);
-}
-
-/* Other shapes too; and what each state holds stays counted, or closing would find it negative. */
-static void states_of_other_shapes_are_exchanged(void **unused)
-{
-    const struct evq_backend_ops *cuda = evq_backend_module_v1();
-    struct model *models[] = {model_new(&gated, lengths), model_new(&plain, lengths)};
-    struct evq_cuda_state *a = open_backend(cuda);
-    struct evq_cuda_state *b = open_backend(cuda);
-
-    (void)unused;
-    run(cuda, a, models[1], EVQ_COMPUTE_BF16, wanted);
-    run(cuda, a, models[0], EVQ_COMPUTE_BF16, results);
-    models[1]->plan.compute = EVQ_COMPUTE_BF16;
-    must(cuda->reserve(b, &models[1]->plan, &err), &err);
-    put_all(cuda, b, models[1]);
-    const size_t memory = memory_of(a, b);
-    must(cuda->exchange(a, b, &err), &err);
-    assert_int_equal(memory_of(a, b), memory);
-    must(cuda->prepare(a, &models[1]->plan, &err), &err);
-    must(cuda->exec(a, &models[1]->batch, results, &err), &err);
-    assert_same_bits(models[1], results, wanted);
-    cuda->close(a);
-    cuda->close(b);
-    model_free(models[0]);
-    model_free(models[1]);
-    assert_int_equal(emulator_blocks_held(), 0);
-}
-
-/* A second set takes what is over, and leaves some of it; the first does not suffer. */
-static void second_set_without_room_is_refused(void **unused)
-{
-    const struct evq_backend_ops *cuda = evq_backend_module_v1();
-    struct model *model = model_new(&gated, lengths);
-    struct evq_cuda_state *a = open_backend(cuda);
-    struct evq_cuda_state *b = open_backend(cuda);
-    size_t needed = 0;
-
-    (void)unused;
-    run(cuda, a, model, EVQ_COMPUTE_BF16, wanted);
-    must(evq_cuda_weights_missing(b, &model->plan, &needed, &err), &err);
-    assert_true(needed > 0);
-    for (int fits = 0; fits < 2; fits++) {
-        const size_t least = (a->memory + needed) / 15 * 16 + 16; // A sixteenth stays free.
-        const size_t allocations = emulator_allocations();
-        emulator_memory(least - (fits == 0 ? needed / 8 : 0));
-        assert_int_equal(cuda->reserve(b, &model->plan, &err), fits == 0 ? EVQ_E_NOMEM : EVQ_OK);
-        assert_true((emulator_allocations() == allocations) == (fits == 0));
-        must(cuda->exec(a, &model->batch, results, &err), &err);
-        assert_same_bits(model, results, wanted);
-    }
-    emulator_memory((size_t)4 << 30);
-    cuda->close(a);
-    cuda->close(b);
-    model_free(model);
-}
-
 static void plans_of_other_kinds_take_turns(void **unused)
 {
     const struct evq_backend_ops *cuda = evq_backend_module_v1();
@@ -570,9 +466,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(second_checkpoint_allocates_nothing),
-        cmocka_unit_test(weights_of_two_states_are_exchanged),
-        cmocka_unit_test(states_of_other_shapes_are_exchanged),
-        cmocka_unit_test(second_set_without_room_is_refused),
         cmocka_unit_test(plans_of_other_kinds_take_turns),
         cmocka_unit_test(weights_come_in_any_form),
         cmocka_unit_test(batch_may_change_when_exec_has_failed),

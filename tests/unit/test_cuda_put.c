@@ -234,29 +234,6 @@ enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
     return EVQ_OK;
 }
 
-/* What the exchange of whole sets of weights does not ask. */
-cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
-{
-    *unused = *total = SIZE_MAX;
-    return cudaSuccess;
-}
-
-enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
-                                         struct evq_error *err)
-{
-    (void)plan;
-    return evq_error_set(err, EVQ_E_BUG, "device %d is prepared by the test", state->device);
-}
-
-enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
-                                         const struct evq_plan *plan, size_t *ret_bytes,
-                                         struct evq_error *err)
-{
-    (void)plan;
-    *ret_bytes = 0;
-    return evq_error_set(err, EVQ_E_BUG, "device %d is prepared by the test", state->device);
-}
-
 /* ---- the test ---- */
 
 static const struct evq_weight_slot slots[SLOTS] = {
@@ -383,92 +360,6 @@ static void put_is_right_in_whatever_order_streams_go_on(void **state)
     }
 }
 
-/* What a batch does: reads every weight on the main stream. */
-static void enqueue_reads(const struct fixture *fx, float *read[SLOTS])
-{
-    for (int i = 0; i < SLOTS; i++) {
-        enqueue(stream_of(fx->state.stream),
-                &(struct item){.kind = COPY,
-                               .to = read[i],
-                               .from = fx->state.weights[i].block.d_data,
-                               .bytes = (size_t)slots[i].rows * (size_t)slots[i].columns *
-                                        sizeof(float)});
-    }
-}
-
-static void check_reads(float *const read[SLOTS], float *const wanted[SLOTS])
-{
-    for (int i = 0; i < SLOTS; i++) {
-        const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
-        for (size_t v = 0; v < count; v++) {
-            if (!(read[i][v] == wanted[i][v])) {
-                fail_msg("%s[%zu] is %g, expected %g", slots[i].name, v, (double)read[i][v],
-                         (double)wanted[i][v]);
-            }
-        }
-    }
-}
-
-/* The sets of both states as the test knows them, after the exchange. */
-static void wanted_exchange(struct fixture *a, struct fixture *b)
-{
-    for (int i = 0; i < SLOTS; i++) {
-        float *const wanted = a->wanted[i];
-        a->wanted[i] = b->wanted[i];
-        b->wanted[i] = wanted;
-    }
-}
-
-/* Two states of a device, two streams each. One reads its weights while the other's are put; then
- * they are exchanged, with all of it still on its way. */
-static void exchange_is_right_in_whatever_order_streams_go_on(void **state)
-{
-    struct evq_error err = {0};
-    float *read[2][SLOTS];
-
-    (void)state;
-    for (int i = 0; i < SLOTS; i++) {
-        const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
-        read[0][i] = calloc(count, sizeof(float));
-        read[1][i] = calloc(count, sizeof(float));
-        assert_true(read[0][i] != NULL && read[1][i] != NULL);
-    }
-    for (uint64_t turn = 1; turn <= 60; turn++) {
-        seed = turn;
-        runtime_begin();
-        struct fixture *a = fixture_new();
-        struct fixture *b = fixture_new();
-        for (int round = 0; round < 6; round++) {
-            for (int i = 0; i < 20; i++) {
-                put_part(b, (int32_t)next_random(SLOTS));
-                buffers_free(b);
-            }
-            // In every other round more than b has left to do, and else nothing: either may be
-            // late.
-            for (int i = 0; i < 10 && round % 2 == 0; i++) {
-                enqueue_reads(a, read[0]);
-            }
-            assert_int_equal(evq_cuda_exchange(&a->state, &b->state, &err), EVQ_OK);
-            if (round % 2 == 0) {
-                check_reads(read[0], a->wanted); // As they were until then.
-            }
-            wanted_exchange(a, b);
-            a->state.plan = b->state.plan = &a->plan; // As prepare() and reserve() leave it.
-            enqueue_reads(a, read[1]);
-            steps(next_random(20));
-            assert_int_equal(cudaStreamSynchronize(a->state.stream), cudaSuccess);
-            check_reads(read[1], a->wanted);
-        }
-        assert_int_equal(cudaStreamSynchronize(b->state.stream), cudaSuccess);
-        fixture_free(a);
-        fixture_free(b);
-    }
-    for (int i = 0; i < SLOTS; i++) {
-        free(read[0][i]);
-        free(read[1][i]);
-    }
-}
-
 /* A second checkpoint: stages are all as large as the largest blob needs. */
 static void put_allocates_nothing_for_the_same_blobs(void **state)
 {
@@ -539,7 +430,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(put_is_right_in_whatever_order_streams_go_on),
-        cmocka_unit_test(exchange_is_right_in_whatever_order_streams_go_on),
         cmocka_unit_test(put_allocates_nothing_for_the_same_blobs),
         cmocka_unit_test(put_without_memory_puts_nothing),
         cmocka_unit_test(put_that_failed_half_way_is_settled),

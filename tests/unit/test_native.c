@@ -296,8 +296,8 @@ static void native_says_why_it_runs_on_the_cpu(void **state)
                      EVQ_OK); // No machine has so many.
     assert_non_null(strstr(note, "evaluating on the CPU: "));
     print_message("%s\n", note);
-    assert_true(evq_native_close(native));
-    assert_true(evq_native_close(NULL));
+    evq_native_close(native);
+    evq_native_close(NULL);
 }
 
 int main(void)

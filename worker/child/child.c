@@ -41,30 +41,7 @@ struct child {
     int scratch_fd; // The lock on that directory; -1: there is none.
 };
 
-/* Takes the job that may come next. If its suite, root or record is not known, the note is ignored.
- */
-static void prefetch_take(struct child *child, const struct evq_note *note)
-{
-    const struct evq_suite *suite =
-        evq_config_suite(child->config, evq_channel_get_text(note, "suite"));
-    const struct evq_field *record = evq_codec_note_field(note, "record");
-    struct evq_job *job = NULL;
-
-    if (suite == NULL || record == NULL || record->type != EVQ_FIELD_BYTES ||
-        strcmp(suite->digest, evq_channel_get_text(note, "digest")) != 0 ||
-        evq_codec_job_decode(record->bytes, record->byte_count, &job, NULL) != EVQ_OK) {
-        return;
-    }
-    const struct evq_root *root = evq_config_root_find(child->config, job->root);
-    if (root == NULL) {
-        evq_job_free(job);
-        return;
-    }
-    evq_runner_prefetch(child->runner, suite, job, root->path);
-}
-
-/* Reads notes of the supervisor while a job runs: a cancel, an exit, or the job that may come next.
- */
+/* Reads notes of the supervisor while a job runs: a cancel or an exit. */
 static void control_take(struct child *child)
 {
     struct evq_note *note = NULL;
@@ -73,9 +50,6 @@ static void control_take(struct child *child)
     while (evq_channel_next(&child->channel, &note, NULL) == EVQ_OK && note != NULL) {
         child->cancelled = child->cancelled || strcmp(note->type, "cancel") == 0;
         child->leaving = child->leaving || strcmp(note->type, "exit") == 0;
-        if (strcmp(note->type, "prefetch") == 0) {
-            prefetch_take(child, note);
-        }
         evq_codec_note_free(note);
     }
     child->leaving = child->leaving || child->channel.ended;
@@ -388,17 +362,12 @@ enum evq_exit evq_child_main(const struct evq_options *options)
             job_take(&child, note);
         } else if (strcmp(note->type, "exit") == 0) {
             child.leaving = true;
-        } else if (strcmp(note->type, "prefetch") == 0) {
-            prefetch_take(&child, note);
         } // A cancel may arrive after the job has ended. Then there is nothing to do.
         evq_codec_note_free(note);
     }
-    const bool whole = evq_runner_close(child.runner);
+    evq_runner_close(child.runner);
     scratch_drop(&child);
     evq_channel_close(&child.channel);
-    if (!whole) {
-        _exit((int)code); // _exit() does not wait for threads that hang and frees nothing.
-    }
     evq_config_free(child.config);
     return code;
 }

@@ -50,18 +50,17 @@ enum evq_status evq_runner_open(const struct evq_runner_config *config,
     return EVQ_OK;
 }
 
-bool evq_runner_close(struct evq_runner *runner)
+void evq_runner_close(struct evq_runner *runner)
 {
     if (runner == NULL) {
-        return true;
+        return;
     }
     for (size_t i = 0; i < runner->config.config->evaluator_count; i++) {
         evq_persistent_free(runner->persistents[i]);
     }
-    const bool whole = evq_native_close(runner->native);
+    evq_native_close(runner->native);
     free(runner->persistents);
     free(runner);
-    return whole;
 }
 
 static bool suite_is_native(const struct evq_suite *suite)
@@ -169,21 +168,6 @@ enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eva
         }
     }
     return EVQ_OK;
-}
-
-void evq_runner_prefetch(struct evq_runner *runner, const struct evq_suite *suite,
-                         struct evq_job *job, const char *root_path)
-{
-    if (runner->native != NULL && suite_is_native(suite) && suite->prepare[0] == '\0') {
-        const struct evq_eval_request request = {.config = runner->config.config,
-                                                 .suite = suite,
-                                                 .job = job,
-                                                 .root_fd = -1,
-                                                 .root_path = root_path};
-        evq_native_load_prefetch(runner->native, job, &request);
-        return;
-    }
-    evq_job_free(job);
 }
 
 /* Takes the fingerprint of what is evaluated. A program may read any file, so for a program all

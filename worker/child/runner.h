@@ -20,8 +20,8 @@ struct evq_runner_config {
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
                                 struct evq_runner **ret_runner,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Accepts NULL. Ends persistent programs. Returns false in the same case as evq_native_close(). */
-bool evq_runner_close(struct evq_runner *runner);
+/* Accepts NULL. Ends persistent programs. */
+void evq_runner_close(struct evq_runner *runner);
 
 /* Opens the native engine before the first job. ret_note: something that users should know ("no
  * GPU: ..."), or "". */
@@ -34,12 +34,6 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
 enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
                                  char *ret_note, size_t note_bytes,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* Announces the job that may come next. The native evaluator loads its weights beside the present
- * ones if the device can hold both. Takes over job; root_path belongs to the configuration. Does
- * not wait for any file. */
-void evq_runner_prefetch(struct evq_runner *runner, const struct evq_suite *suite,
-                         struct evq_job *job, const char *root_path);
 
 /*
  * Checks that the checkpoint exists, is complete and is the one that was submitted, runs the

@@ -28,7 +28,6 @@ struct multi {
     struct evq_plan part; // The plan of the devices, with fewer rows.
     int32_t rows_max;
     bool prepared; // The plan is prepared, or memory for it is reserved.
-    bool weights_alone;
     uint64_t exec_calls;
     pthread_mutex_t lock;
     pthread_cond_t wake, idle;
@@ -235,36 +234,7 @@ static enum evq_status multi_prepare(void *opened, const struct evq_plan *plan,
 {
     struct multi *multi = opened;
 
-    multi->weights_alone = false;
     return lanes_prepare(multi, multi->ops->prepare, plan, err);
-}
-
-static enum evq_status multi_reserve(void *opened, const struct evq_plan *plan,
-                                     struct evq_error *err)
-{
-    struct multi *multi = opened;
-
-    if (multi->ops->reserve == NULL) {
-        return evq_error_set(err, EVQ_E_UNSUPPORTED, "these devices hold one set of weights");
-    }
-    multi->weights_alone = true;
-    return lanes_prepare(multi, multi->ops->reserve, plan, err);
-}
-
-static enum evq_status multi_exchange(void *opened, void *other, struct evq_error *err)
-{
-    struct multi *a = opened;
-    struct multi *b = other;
-    enum evq_status status = EVQ_OK;
-
-    if (a->count != b->count || a->ops->exchange == NULL) {
-        return evq_error_set(err, EVQ_E_BUG, "weights of %zu devices for %zu", b->count, a->count);
-    }
-    a->prepared = b->prepared = false;
-    for (size_t i = 0; i < a->count && status == EVQ_OK; i++) {
-        status = a->ops->exchange(a->lanes[i].state, b->lanes[i].state, err);
-    }
-    return status;
 }
 
 static enum evq_status multi_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
@@ -413,7 +383,7 @@ static enum evq_status batch_cut(struct multi *multi, const struct evq_batch *ba
 static enum evq_status batch_check(const struct multi *multi, const struct evq_batch *batch,
                                    struct evq_error *err)
 {
-    if (!multi->prepared || multi->weights_alone) {
+    if (!multi->prepared) {
         return evq_error_set(err, EVQ_E_BUG, "exec before prepare");
     }
     if (batch->rows < 0 || batch->rows > multi->rows_max) {
@@ -509,8 +479,6 @@ const struct evq_backend_ops evq_multi_device_backend = {
     .alloc = multi_alloc,
     .free = multi_free,
     .prepare = multi_prepare,
-    .reserve = multi_reserve,
-    .exchange = multi_exchange,
     .put = multi_put,
     .settle = multi_settle,
     .catch_up = multi_catch_up,

@@ -100,7 +100,6 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->limit_ms = now_ms + job_limit_ms(supervisor, lease->suite);
     warm_note(slot, lease);
     evq_slot_move(slot, EVQ_SLOT_ON_JOB);
-    evq_prefetch_begin(supervisor);
     evq_log(EVQ_LOG_INFO, "job_start", "job=%s slot=%u attempt=%d alone=%d queued_ms=%lld",
             lease->claim->id, slot->number, lease->claim->attempt, lease->claim->alone,
             (long long)lease->claim->queued_ms);

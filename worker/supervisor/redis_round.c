@@ -242,7 +242,7 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
            supervisor->adopt_due || evq_result_outbox_pending(supervisor) ||
            now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
-           now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->redis.waiting == NULL;
+           supervisor->redis.waiting == NULL;
 }
 
 void evq_redis_round_run(struct evq_supervisor *supervisor)
@@ -289,9 +289,7 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
         }
     }
     evq_claims_start(supervisor);
-    if (evq_prefetch_look(supervisor)) {
-        wait_begin(supervisor);
-    }
+    wait_begin(supervisor);
 }
 
 int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
@@ -317,9 +315,7 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
         supervisor->redis.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }
-    const int64_t prefetch_ms = evq_prefetch_due_ms(supervisor);
     const int64_t room_ms = evq_disk_pause_due_ms(supervisor);
-    due_ms = prefetch_ms < due_ms ? prefetch_ms : due_ms;
     due_ms = room_ms < due_ms ? room_ms : due_ms;
     return due_ms < supervisor->redis.backoff.until_ms ? supervisor->redis.backoff.until_ms
                                                        : due_ms;

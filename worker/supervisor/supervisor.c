@@ -47,9 +47,9 @@ static int32_t threads_of(const struct evq_supervisor *supervisor)
     return threads > 0 ? threads : 1;
 }
 
-/* The argument list for one of our own processes: this binary with the same configuration. It lives
- * as long as the process. NULL: out of memory. */
-static const char **spawn_make(const struct evq_supervisor *supervisor, const char *command)
+/* The argument list of a child: this binary with the same configuration. It lives as long as the
+ * process. NULL: out of memory. */
+static const char **child_argv(const struct evq_supervisor *supervisor)
 {
     enum { WORDS_MAX = 12 };
     struct evq_arena *arena = supervisor->config->arena;
@@ -62,7 +62,7 @@ static const char **spawn_make(const struct evq_supervisor *supervisor, const ch
         return NULL;
     }
     argv[count++] = "evalq-worker";
-    argv[count++] = command;
+    argv[count++] = "child";
     if (supervisor->config->file[0] != '\0') {
         const char *file =
             realpath(supervisor->config->file, real) != NULL ? real : supervisor->config->file;
@@ -71,20 +71,11 @@ static const char **spawn_make(const struct evq_supervisor *supervisor, const ch
     }
     argv[count++] = "--threads";
     argv[count++] = threads;
-    if (supervisor->options->warm && strcmp(command, "child") == 0) {
+    if (supervisor->options->warm) {
         argv[count++] = "--warm";
     }
     argv[count] = NULL;
     return argv;
-}
-
-static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq_error *err)
-{
-    supervisor->spawn.argv = spawn_make(supervisor, "child");
-    supervisor->prefetch.spawn.argv = spawn_make(supervisor, "prefetch");
-    return supervisor->spawn.argv != NULL && supervisor->prefetch.spawn.argv != NULL
-               ? EVQ_OK
-               : evq_error_set(err, EVQ_E_NOMEM, "start of children");
 }
 
 /* Warns if some GPUs of the machine will stay unused, because somebody pays for them. */
@@ -252,7 +243,10 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         status = slots_make(supervisor, err);
     }
     if (status == EVQ_OK) {
-        status = spawns_make(supervisor, err);
+        supervisor->spawn.argv = child_argv(supervisor);
+        status = supervisor->spawn.argv != NULL
+                     ? EVQ_OK
+                     : evq_error_set(err, EVQ_E_NOMEM, "arguments of the children");
     }
     if (status == EVQ_OK) {
         status = evq_suite_registry_open(&supervisor->registry, config, options->suites,
@@ -376,7 +370,6 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
     if (supervisor->child_exited) {
         supervisor->child_exited = false;
         evq_children_reap(supervisor);
-        evq_prefetch_reap(supervisor);
     }
     evq_redis_round_wake(supervisor, items[1].revents != 0);
 }
@@ -415,7 +408,6 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     for (;;) {
         const int64_t now_ms = evq_clock_mono_ms();
         evq_children_tick(supervisor, now_ms);
-        evq_prefetch_tick(supervisor);
         evq_redis_round_run(supervisor);
         // This comes after the round, which may have ended the last job.
         evq_drain_tick(supervisor, now_ms);
@@ -425,8 +417,6 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
         loop_poll(supervisor, items);
     }
     supervisor_leave(supervisor);
-    evq_prefetch_stop(supervisor);
-    evq_prefetch_close(supervisor);
     evq_children_stop(supervisor);
     evq_gpu_leases_leave(supervisor);
     evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,

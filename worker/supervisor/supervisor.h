@@ -34,8 +34,6 @@
  *
  *   gpu_leases.c       shares the machine's GPUs between its workers
  *
- *   prefetch.c         reads the weights of the job that may come next
- *
  *   status.c           what `evalq status` shows of this worker
  */
 #ifndef EVQ_WORKER_SUPERVISOR_H
@@ -48,18 +46,6 @@
 #include "worker/supervisor/redis_session.h"
 #include "worker/supervisor/slot.h"
 #include "worker/supervisor/suite_registry.h"
-
-/* The prefetch of the job that may be claimed next. */
-struct evq_prefetch {
-    struct evq_slot_spawn spawn;
-    pid_t pid;                     // The process that reads; 0: none.
-    bool stopped;                  // We stopped it before it was done.
-    bool refused;                  // Redis refused to tell the next job, so nothing is prefetched.
-    int64_t look_ms;               // Monotonic: when to ask for the next job again.
-    int64_t began_ms;              // Monotonic: when the process started.
-    char id[EVQ_JOB_ID_BYTES_MAX]; // The job that is read, or was read last; "": none.
-    struct evq_job *job;           // Owned; set while the process reads.
-};
 
 struct evq_supervisor {
     const struct evq_options *options;
@@ -86,7 +72,6 @@ struct evq_supervisor {
     struct evq_slot_spawn spawn;
     struct evq_lease *leases; // All claimed jobs, in the order of their claims.
 
-    struct evq_prefetch prefetch;
     char request[33]; // Id of the next claim, or of a claim whose answer was lost; "": none yet.
     uint64_t request_nonce;  // First half of each request id, new for each process.
     uint64_t request_number; // Second half of the last request id.
@@ -227,24 +212,6 @@ bool evq_disk_pause_any(const struct evq_supervisor *supervisor);
 /* When the next suite is tried again, monotonic ms; INT64_MAX: none is paused. */
 int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor);
 void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
-
-/* ---- prefetch.c ---- */
-
-/* A job has started: looks for the next one a moment later. */
-void evq_prefetch_begin(struct evq_supervisor *supervisor);
-/* While all slots are busy, asks the queue which job would be claimed next, and starts a process
- * that reads its weights. Returns false if Redis is away. */
-bool evq_prefetch_look(struct evq_supervisor *supervisor);
-/* The next monotonic ms at which to look; INT64_MAX: none. */
-int64_t evq_prefetch_due_ms(const struct evq_supervisor *supervisor);
-/* Frees the job that is being read. */
-void evq_prefetch_close(struct evq_supervisor *supervisor);
-/* Stops the reading process when a slot becomes free, because the next claim decides what to read.
- */
-void evq_prefetch_tick(struct evq_supervisor *supervisor);
-void evq_prefetch_stop(
-    struct evq_supervisor *supervisor); // Sends SIGKILL and does not wait for the death.
-void evq_prefetch_reap(struct evq_supervisor *supervisor); // Call it after SIGCHLD.
 
 /* ---- status.c ---- */
 

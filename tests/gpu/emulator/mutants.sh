@@ -96,10 +96,6 @@ cublas.c~product~code != CUBLAS_ALLOC_FAILED && evq_cublas_lacks_memory()~false
 cublas.c~product~cudaMemGetInfo(&unused, &total) == cudaSuccess &&~cudaMemGetInfo(&unused, &total) != cudaErrorNotReady &&
 run.c~checkpoints~|| status == EVQ_E_NOMEM;~;
 put.c~checkpoints~|| status == EVQ_E_NOMEM;~;
-spare.c~checkpoints~a->memory - a_bytes + b_bytes~a->memory
-spare.c~checkpoints~missing + total / FREE_SHARES~missing
-spare.c~put~status = evq_cuda_settle(a, err)~status = EVQ_OK
-spare.c~put~status = evq_cuda_settle(b, err)~status = EVQ_OK
 put.c~checkpoints~cudaStreamWaitEvent(state->copies, stage->converted, 0)~cudaSuccess
 put.c~checkpoints~cudaStreamWaitEvent(state->stream, stage->copied, 0)~cudaSuccess
 put.c~checkpoints~cudaEventRecord(stage->copied, state->copies)~cudaSuccess

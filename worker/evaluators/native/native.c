@@ -11,8 +11,6 @@
 #include "worker/evaluators/native/native_run.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 
-#define PREFETCH_PATIENCE_MS 2000 // This is less than the time that a child has to exit.
-
 static void free_dataset(void *thing)
 {
     evq_dataset_free(thing);
@@ -36,32 +34,18 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->tokenizers.free = evq_native_tokenizer_free;
     enum evq_status status = evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes, err);
     if (status == EVQ_OK) {
-        status = evq_native_prefetch_new(&native->backend, threads, PREFETCH_PATIENCE_MS,
-                                         &native->prefetch, err);
-    }
-    if (status == EVQ_OK) {
         status = evq_backend_open(&native->backend, threads, &native->state, err);
     }
     if (status == EVQ_OK) {
         status = evq_loader_new(native->backend.ops, native->state, threads, &native->loader, err);
     }
     if (status != EVQ_OK) {
-        (void)evq_native_close(native); // Nothing was prefetched.
+        evq_native_close(native);
         return status;
     }
     native->backend.ops->caps(native->state, &native->caps);
     *ret_native = native;
     return EVQ_OK;
-}
-
-void evq_native_load_prefetch(struct evq_native *native, struct evq_job *job,
-                              const struct evq_eval_request *request)
-{
-    if (native->prefetch != NULL) {
-        evq_native_prefetch_begin(native->prefetch, job, request, evq_native_fast_bf16(native));
-        return;
-    }
-    evq_job_free(job);
 }
 
 enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error *err)
@@ -95,26 +79,22 @@ enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error
     return status;
 }
 
-bool evq_native_close(struct evq_native *native)
+void evq_native_close(struct evq_native *native)
 {
     if (native == NULL) {
-        return true;
+        return;
     }
-    const bool whole = evq_native_prefetch_free(native->prefetch);
     if (native->inputs != NULL) {
         native->backend.ops->free(native->state, native->inputs);
     }
     evq_loader_free(native->loader);
     native->backend.ops->close(native->state);
-    if (whole) {
-        evq_backend_unload(&native->backend);
-    }
+    evq_backend_unload(&native->backend);
     evq_model_free(native->model);
     evq_native_cache_clear(&native->datasets);
     evq_native_cache_clear(&native->corpora);
     evq_native_cache_clear(&native->tokenizers);
     free(native);
-    return whole;
 }
 
 /* A note for readers of the numbers about how they were computed; "": none. NULL: out of memory. */
@@ -218,9 +198,6 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
     }
     if (request->suite->task_count == 0) {
         return evq_error_set(err, EVQ_E_INVALID, "suite '%s' has no tasks", request->suite->name);
-    }
-    if (native->prefetch != NULL) {
-        evq_native_prefetch_meet(native->prefetch, request);
     }
     for (size_t i = 0; i < request->suite->task_count && status == EVQ_OK; i++) {
         run.config = &request->suite->tasks[i];

@@ -15,9 +15,8 @@ struct evq_native;
 enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Accepts NULL. False: a prefetch hangs and still uses the backend and the configuration of its
- * job. Keep both, and end the process with _exit(). */
-bool evq_native_close(struct evq_native *native);
+/* Accepts NULL. */
+void evq_native_close(struct evq_native *native);
 
 /* Runs the tasks of the suite. EVQ_E_GONE, EVQ_E_CHANGED, EVQ_E_INCOMPLETE concern the checkpoint.
  * EVQ_E_INVALID, EVQ_E_UNSUPPORTED, EVQ_E_CORRUPT, EVQ_E_LIMIT are final. EVQ_E_NOMEM, EVQ_E_DEVICE
@@ -26,16 +25,6 @@ bool evq_native_close(struct evq_native *native);
 enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval_request *request,
                                 const struct evq_eval_report *report,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-
-/*
- * Announces the job that may come next. Its weights are loaded into a second set of device memory
- * while the present job computes, if device and memory allow it. The suite must not have a
- * `prepare`. Takes over job. The prefetch itself opens request->root_path and finds the job's path
- * beneath it. request's config, suite and root_path must outlive native. Does not wait for any
- * file.
- */
-void evq_native_load_prefetch(struct evq_native *native, struct evq_job *job,
-                              const struct evq_eval_request *request);
 
 /* Checks types, models, data and options of the suite's tasks without opening a file. EVQ_E_INVALID
  * names the task and the fault. */

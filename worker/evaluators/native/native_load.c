@@ -57,29 +57,6 @@ static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_
     return loaded->tied_differ ? check_tied(run, model, err) : EVQ_OK;
 }
 
-/* Uses prefetched weights if there are any for this job. */
-static enum evq_status take_prefetch(struct evq_native_run *run, struct evq_error *err)
-{
-    struct evq_native *native = run->native;
-    const struct evq_progress progress = {tell_loading, run};
-    struct evq_model *model = NULL;
-    struct evq_loaded loaded;
-
-    enum evq_status status =
-        native->prefetch != NULL
-            ? evq_native_prefetch_take(native->prefetch, run->request, run->opened, &progress,
-                                       native->state, &run->checkpoint, &model, &loaded, err)
-            : EVQ_OK;
-    if (model != NULL) {
-        evq_model_free(native->model); // The backend no longer uses its plan.
-        native->model = run->loaded = model;
-        evq_log(EVQ_LOG_INFO, "prefetch_used", "checkpoint=%s bytes=%lld", run->checkpoint->path,
-                (long long)loaded.bytes);
-        status = note_loaded(run, model, &loaded, err);
-    }
-    return status;
-}
-
 enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct evq_error *err)
 {
     if (run->checkpoint != NULL && evq_native_checkpoint_same(run->opened, run->config)) {
@@ -87,9 +64,7 @@ enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct ev
     }
     evq_native_close_checkpoint(run);
     run->opened = run->config;
-    const enum evq_status status =
-        evq_native_checkpoint_open(run->request, run->config, &run->checkpoint, err);
-    return status == EVQ_OK ? take_prefetch(run, err) : status;
+    return evq_native_checkpoint_open(run->request, run->config, &run->checkpoint, err);
 }
 
 static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,
@@ -105,24 +80,13 @@ static enum evq_status load_weights(struct evq_native_run *run, const struct evq
     return status == EVQ_OK ? note_loaded(run, model, &loaded, err) : status;
 }
 
-static enum evq_status prepare_once(struct evq_native_run *run, const struct evq_model *model,
-                                    bool load, struct evq_error *err)
+static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
+                               struct evq_error *err)
 {
     const enum evq_status status =
         run->native->backend.ops->prepare(run->native->state, &model->plan, err);
 
     return status == EVQ_OK && load ? load_weights(run, model, err) : status;
-}
-
-/* Prepares the plan. If memory is short, the prefetched weights of a later job are dropped. */
-static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
-                               struct evq_error *err)
-{
-    const enum evq_status status = prepare_once(run, model, load, err);
-
-    return status == EVQ_E_NOMEM && evq_native_prefetch_drop(run->native->prefetch)
-               ? prepare_once(run, model, load, err)
-               : status;
 }
 
 /* Halves the batch until there is enough memory for it and for loading, down to rows_least rows. */
@@ -172,9 +136,6 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
     struct evq_model *model = run->native->model;
     const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
 
-    if (evq_native_prefetch_drop(run->native->prefetch)) {
-        return EVQ_OK; // Dropping the prefetched weights freed enough memory for the whole batch.
-    }
     if (run->rows / 2 < rows_least) {
         return evq_error_set(err, EVQ_E_NOMEM, "batches of %d rows do not fit into memory",
                              (int)run->rows);

@@ -7,7 +7,6 @@
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/native/native_cache.h"
-#include "worker/evaluators/native/native_prefetch.h"
 #include "worker/evaluators/sample_store.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
@@ -18,7 +17,6 @@ struct evq_native {
     void *state;
     struct evq_backend_caps caps;
     struct evq_loader *loader;
-    struct evq_native_prefetch *prefetch; // NULL: prefetching is not possible.
     struct evq_native_cache datasets, corpora, tokenizers;
     struct evq_model *model; // The model whose plan is prepared; NULL: none.
     void *inputs;            // One batch of samples, in the backend's host memory.
@@ -80,9 +78,8 @@ void evq_native_close_checkpoint(struct evq_native_run *run);
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Call it if exec() had no memory for a batch. Frees prefetched weights; if there are none,
- * prepares the plan again for at most half the rows. The weights stay. EVQ_E_NOMEM: fewer than
- * rows_least rows would be left. */
+/* Call it if exec() had no memory for a batch. Prepares the plan again for at most half the rows.
+ * The weights stay. EVQ_E_NOMEM: fewer than rows_least rows would be left. */
 enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 

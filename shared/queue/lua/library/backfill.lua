@@ -135,28 +135,3 @@ function Backfill.pop(flow, class, band)
     return tag
 end
 
--- The tag that pop() would return, without a write. Nil also if a gap must be corrected first.
-function Backfill.peek(flow, class, band)
-    local wait = PREFIX .. 'wait:' .. flow .. ':' .. class .. ':' .. band
-    local newest = call('ZREVRANGE', wait, 0, 0, 'WITHSCORES')
-    local top = tonumber(call('HGET', PREFIX .. 'flow:' .. flow, 'taken_top')) or -1
-    if not newest[1] or tonumber(newest[2]) > top then
-        return newest[1]
-    end
-    local widest = call('ZREVRANGE', gaps_key(flow, class, band), 0, 4 * FEW - 1, 'WITHSCORES')
-    for i = 1, #widest, 2 do
-        local low_text, high_text = widest[i]:match('^(%d+):(%d*)$')
-        if not low_text then
-            break
-        end
-        local low, high = tonumber(low_text), tonumber(high_text)
-        if gap_cut(flow, low, high) then
-            return nil
-        end
-        local found = nearest(wait, low, high or low + tonumber(widest[i + 1]))
-        if found then
-            return found
-        end
-    end
-    return newest[1]
-end
