@@ -30,8 +30,8 @@ def make_tokenizer():
 
 
 def line(a, b):
-    """One line of text, such as 99+99=891. The digits of the sum are in reverse, because that is the
-    order in which people compute them."""
+    """One line of text, such as 99+99=891. The digits of the sum are in reverse, because that is
+    the order in which people compute them."""
     return f"{a:02d}+{b:02d}={str(a + b)[::-1]}\n"
 
 
