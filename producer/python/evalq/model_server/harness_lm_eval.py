@@ -105,6 +105,7 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
 
         def aim(self, to: Target, digest: str) -> None:
             self._target, self._digest = to, digest
+            self.model = to.model
             self.base_url = to.url + ("/chat/completions" if chat else "/completions")
             self.__dict__.pop("header", None)
             self._done = self._total = 0
