@@ -298,5 +298,5 @@ def arguments(description: str, minutes: float = 0.0) -> argparse.Namespace:
     print("seed", given.seed, flush=True)
     if shutil.which("redis-server") is None:
         print("SKIPPED: redis-server is not installed")
-        sys.exit(0)
+        sys.exit(77)
     return given
