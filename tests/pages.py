@@ -1,5 +1,5 @@
-"""Checks the pages: every link leads to a file and heading, lines are short, and the files and functions that
-docs/architecture.md names exist."""
+"""Checks the pages: every link leads to a file and heading, lines are short, the files and functions that
+docs/architecture.md names exist, and the documentation site lists every page."""
 import pathlib
 import re
 import subprocess
