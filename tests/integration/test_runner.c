@@ -243,6 +243,40 @@ static void result_is_published_only_for_an_unchanged_checkpoint(void **state)
     scene_close(&scene);
 }
 
+/* A pin is a second name of the file. What the training does with its own name does not matter,
+ * unless it writes into the file. */
+static void pinned_checkpoint_is_published_unless_its_file_is_rewritten(void **state)
+{
+    static const struct {
+        const char *act; // This path is in the root.
+        enum evq_status status;
+    } rows[] = {{"rm file.bin", EVQ_OK},
+                {"cp file.bin new; mv new file.bin", EVQ_OK},
+                {"echo 012345678 > file.bin", EVQ_E_CHANGED},
+                {": > file.bin", EVQ_E_CHANGED},
+                {"rm pins/file.bin", EVQ_E_GONE}};
+    struct scene scene;
+
+    scene_open(&scene, *state);
+    assert_int_equal(mkdirat(scene.root_fd, "pins", 0755), 0);
+    for (size_t i = 0; i < SUITE_COUNT * (sizeof(rows) / sizeof(rows[0])); i++) {
+        const size_t row = i / SUITE_COUNT;
+        struct evq_error err = {0};
+        char act[128];
+        (void)snprintf(act, sizeof(act), "cd $DIR/root; %s\ncd /\n", rows[row].act);
+        (void)unlinkat(scene.root_fd, "pins/file.bin", 0);
+        checkpoint_write(&scene);
+        assert_int_equal(linkat(scene.root_fd, "file.bin", scene.root_fd, "pins/file.bin", 0), 0);
+        const enum evq_status status =
+            evaluate(&scene, suites[i % SUITE_COUNT], "pins/file.bin", act, &err);
+        if (status != rows[row].status || scene.published != (rows[row].status == EVQ_OK)) {
+            fail_msg("%s, %s: %s, %d results; %s", rows[row].act, suites[i % SUITE_COUNT],
+                     evq_status_name(status), scene.published, err.message);
+        }
+    }
+    scene_close(&scene);
+}
+
 static void checkpoint_is_not_called_changed_when_it_cannot_be_checked(void **state)
 {
     static const struct {
@@ -319,6 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(result_is_published_only_for_an_unchanged_checkpoint),
+        TEST(pinned_checkpoint_is_published_unless_its_file_is_rewritten),
         TEST(checkpoint_is_not_called_changed_when_it_cannot_be_checked),
         TEST(program_cannot_leave_its_root),
     };
