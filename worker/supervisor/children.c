@@ -131,7 +131,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
             lease->claim->id, result->task, (long long)result->n,
             (long long)(result->timing.compute_us / 1000), result->backend, result->device);
     if (result->note[0] != '\0') {
-        evq_log(EVQ_LOG_WARN, "task_note", "job=%s task=%s note=%s", lease->claim->id, result->task,
+        evq_log(EVQ_LOG_INFO, "task_note", "job=%s task=%s note=%s", lease->claim->id, result->task,
                 result->note);
     }
     if (lease->claim->shard_count > 0) {
