@@ -75,6 +75,7 @@ struct evq_evaluator {
                          // directory.
     int64_t start_seconds; // persistent: time to say ready; default 300.
     const char *settings;  // "", or of a model server what changes its numbers, as JSON.
+    bool takes_adapters;   // A model server that adds LoRA adapters to the suite's base itself.
 };
 
 struct evq_sink_config {

@@ -182,6 +182,11 @@ enum evq_status evq_read_model_server(const struct evq_config_reader *reader,
         memcpy(env, evaluator->env, evaluator->env_count * sizeof *env);
     }
     env[evaluator->env_count] = (struct evq_pair){.key = VARIABLE, .value = told};
+    const struct evq_node *options = entry_of(node, "options");
+    const struct evq_node *lora =
+        options != NULL && options->kind == EVQ_NODE_MAP ? entry_of(options, "enable_lora") : NULL;
+    evaluator->takes_adapters =
+        lora != NULL && lora->kind == EVQ_NODE_SCALAR && strcmp(lora->text, "true") == 0;
     evaluator->env = env;
     evaluator->env_count++;
     evaluator->argv = argv;
@@ -245,7 +250,7 @@ static enum evq_status make_tasks(const struct evq_config_reader *reader,
     for (size_t i = 0; i < count; i++) {
         const char *source = harness->task_count > 0 ? harness->tasks[i] : suite->name;
         char name[EVQ_JOB_NAME_BYTES_MAX + 1];
-        struct evq_pair *options = evq_arena_array(reader->arena, 2, sizeof *options);
+        struct evq_pair *options = evq_arena_array(reader->arena, 3, sizeof *options);
         evq_job_map_name(source, EVQ_JOB_NAME_BYTES_MAX, name);
         const char *copy = evq_arena_strndup(reader->arena, name, strlen(name));
         if (options == NULL || copy == NULL) {
@@ -253,8 +258,9 @@ static enum evq_status make_tasks(const struct evq_config_reader *reader,
         }
         options[0] = (struct evq_pair){.key = "harness", .value = json};
         options[1] = (struct evq_pair){.key = "source", .value = source};
+        options[2] = (struct evq_pair){.key = "base", .value = suite->base};
         tasks[i] = (struct evq_task_config){
-            .name = copy, .type = "", .options = options, .option_count = 2};
+            .name = copy, .type = "", .options = options, .option_count = 3};
     }
     suite->tasks = tasks;
     suite->task_count = count;

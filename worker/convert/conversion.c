@@ -20,14 +20,21 @@ static bool is_converted(const struct evq_eval_request *request)
     return evaluator != NULL && suite->harness[0] != '\0' && suite->prepare[0] == '\0';
 }
 
-/* Whether the folder is a Transformers directory whose weights of this variant the server reads. */
-static bool is_as_wanted(int folder_fd, const struct evq_suite *suite, const char *variant)
+/* Whether the folder is a Transformers directory whose weights of this variant the server reads,
+ * or an adapter that it adds to the suite's base. */
+static bool is_as_wanted(int folder_fd, const struct evq_eval_request *request)
 {
+    const struct evq_suite *suite = request->suite;
     const bool wants_tokenizer = suite->base[0] != '\0' || suite->tokenizer[0] != '\0';
     struct evq_layout layout;
 
-    if (evq_layout_find(folder_fd, variant, &layout, NULL) != EVQ_OK || layout.with_adapter) {
+    if (evq_layout_find(folder_fd, evq_eval_variant(request), &layout, NULL) != EVQ_OK ||
+        layout.with_adapter) {
         return false;
+    }
+    if (strcmp(layout.name, "adapter_config.json") == 0) {
+        return suite->base[0] != '\0' &&
+               evq_config_evaluator(request->config, suite->evaluator)->takes_adapters;
     }
     return (evq_file_ends_with(layout.name, ".safetensors") ||
             evq_file_ends_with(layout.name, ".safetensors.index.json")) &&
@@ -147,7 +154,7 @@ enum evq_status evq_conversion_plan(const struct evq_eval_request *request, cons
     if (status != EVQ_OK) {
         return status;
     }
-    if (!is_directory || !is_as_wanted(folder_fd, request->suite, evq_eval_variant(request))) {
+    if (!is_directory || !is_as_wanted(folder_fd, request)) {
         const bool adapter =
             is_directory && faccessat(folder_fd, "adapter_config.json", F_OK, 0) == 0;
         status =

@@ -67,7 +67,8 @@ class State:
     def __init__(self, path: str, key: str, sglang: bool) -> None:
         self.key, self.sglang = key, sglang
         self.weights = weights_of(path)
-        self.cache: Dict[str, bytes] = {}  # Of a prompt: the weights that it was computed with.
+        self.adapters: Dict[str, bytes] = {}  # The weights with each of them.
+        self.cache: Dict[str, bytes] = {}  # Of a model and a prompt: the weights that it was computed with.
         self.dead = False
         self.broken = False  # As dead, but /health does not say so.
         self.requests = self.tokens = self.running = 0
@@ -92,11 +93,20 @@ class State:
         digest = hashlib.sha256(weights + json.dumps(ids).encode()).digest()
         return -int.from_bytes(digest[:4], "big") / 2**29
 
-    def score(self, ids: List[int]) -> List[float]:
-        """Of each token but the first, then of the next one."""
-        return [self.value(self.weights, ids[:end]) for end in range(2, len(ids) + 2 - 1)] + [self.value(self.weights, ids)]
+    def add_adapter(self, name: str, path: str) -> None:
+        if name in self.adapters or not os.path.exists(os.path.join(path, "adapter_config.json")):
+            raise ValueError(f"cannot load the adapter {name} from {path}")
+        self.adapters[name] = self.weights if fault("silent") else hashlib.sha256(self.weights + weights_of(path)).digest()
 
-    def next(self, ids: List[int], late: bool) -> float:
+    def weights_for(self, model: str) -> bytes:
+        return self.adapters[model] if model != "model" else self.weights
+
+    def score(self, ids: List[int], model: str = "model") -> List[float]:
+        """Of each token but the first, then of the next one."""
+        weights = self.weights_for(model)
+        return [self.value(weights, ids[:end]) for end in range(2, len(ids) + 2 - 1)] + [self.value(weights, ids)]
+
+    def next(self, ids: List[int], late: bool, model: str = "model") -> float:
         late_faults = ("die_late", "hang_late", "error_late", "endless") if late else ()
         now = fault("die", "hang", *late_faults)
         if now.startswith("die"):
@@ -117,7 +127,7 @@ class State:
             self.tokens += 1
             if fault("unsteady"):
                 return -time.monotonic() % 7 - 1
-            return self.value(self.cache.setdefault(json.dumps(ids), self.weights), ids)
+            return self.value(self.cache.setdefault(model + json.dumps(ids), self.weights_for(model)), ids)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -167,6 +177,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.post(self.path, body)
             except RuntimeError as error:
                 self.answer({"error": str(error)}, 500)
+            except ValueError as error:
+                self.answer({"error": str(error)}, 400)
 
     def post(self, path: str, body: Any) -> None:
         state = self.state
@@ -181,6 +193,12 @@ class Handler(BaseHTTPRequestHandler):
             if body.get("flush_cache") and not fault("stale"):
                 state.cache.clear()
             self.answer({"success": True, "message": "ok", "num_paused_requests": 0})
+        elif path == "/v1/load_lora_adapter":
+            state.add_adapter(body["lora_name"], body["lora_path"])
+            self.answer(f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
+        elif path == "/v1/unload_lora_adapter":
+            state.adapters.pop(body["lora_name"])
+            self.answer("Success")
         elif path in ("/reset_prefix_cache", "/flush_cache"):
             if not fault("stale"):
                 state.cache.clear()
@@ -188,8 +206,8 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/v1/completions" and not state.sglang or path == "/v1/completions" and "ids" not in body:
             late = isinstance(body["prompt"], str)
             ids = [ord(letter) for letter in body["prompt"]] if late else body["prompt"]
-            fresh: "List[Optional[float]]" = [None, *state.score(ids)]
-            values = fresh if body.get("echo") else [state.next(ids, late)]
+            fresh: "List[Optional[float]]" = [None, *state.score(ids, body["model"])]
+            values = fresh if body.get("echo") else [state.next(ids, late, body["model"])]
             text = f" {int(-(values[-1] or 0) * 1000) % 10}"
             self.answer({"choices": [{"index": 0, "text": text, "logprobs": {"token_logprobs": values}}]})
         elif path == "/generate" and state.sglang:
@@ -210,6 +228,7 @@ def main(sglang: bool) -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--api-key" if sglang else "--middleware", required=True, dest="guard")
     parser.add_argument("--enable-metrics", action="store_true")
     options = parser.parse_args([{"--help=all": "--help"}.get(word, word) for word in sys.argv[1:]])

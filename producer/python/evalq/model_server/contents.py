@@ -14,16 +14,15 @@ from .._library import native_directory
 from ..lm_eval import _read_definition
 from .config import Refused
 
-ADAPTER = "adapter_config.json"
 _NO_DIFFERENCE = ("_name_or_path", "torch_dtype", "dtype", "transformers_version", "use_cache")
 _pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="evalq-look")
 
 
 def worker_program() -> str:
     """evalq-worker: the one that started this program, else the package's, else the one on the PATH."""
+    started_by = f"/proc/{os.getppid()}/exe"  # Runs also after an upgrade replaced the file.
     try:
-        started_by = os.readlink(f"/proc/{os.getppid()}/exe")
-        if os.path.basename(started_by) == "evalq-worker":
+        if os.path.basename(os.readlink(started_by)).split(" ")[0] == "evalq-worker":
             return started_by
     except OSError:
         pass
@@ -47,14 +46,16 @@ class Contents:
     config: Dict[str, Any]
     files: Dict[str, bytes]  #: Of model and tokenizer, without the weights and config.json.
     digest: "Future[str]"  #: Of the weights; reads all of them.
+    base: str = ""  #: Of an adapter: the directory of its base. The rest then describes the two of them merged.
 
     @classmethod
-    def look(cls, path: str) -> "Contents":
-        files = _read_definition(path)
+    def look(cls, path: str, base: str = "") -> "Contents":
+        files = _read_definition(base or path)
         if "config.json" not in files:
             raise Refused(f"'{path}' is no Transformers directory: the suite's prepare must make one (docs/generation.md)")
-        digest = in_background(_digest, path)
-        told = _inspect(path)
+        words = ["--base", base] if base else []
+        digest = in_background(_digest, path, words)
+        told = _inspect(path, *words)
         config = json.loads(files.pop("config.json", b"{}"))
         return cls(
             path=path,
@@ -63,6 +64,7 @@ class Contents:
             config=config,
             files=files,
             digest=digest,
+            base=base,
         )
 
     def architecture(self) -> Dict[str, Any]:
@@ -108,8 +110,12 @@ def _inspect(path: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _digest(path: str) -> str:
-    return str(_inspect(path, "--digest")["digest"])
+def _digest(path: str, words: List[str]) -> str:
+    return str(_inspect(path, "--digest", *words)["digest"])
+
+
+def is_adapter(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "adapter_config.json"))
 
 
 def signature(path: str) -> List[Tuple[str, int, int, int]]:

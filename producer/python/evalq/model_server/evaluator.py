@@ -9,16 +9,14 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .._serving import Checkpoint, EvalRetry, Report, Task
 from .config import Harness, Settings
-from .contents import Contents, signature
+from .contents import Contents, is_adapter, signature
 from .harnesses import Metrics, Runner, Target
 from .harnesses import make as make_runner
 from .http import ServerError
 from .proof import Known, Proof, ProofFailed, canary, measure, native_in_background
-from .servers import MODEL, Server, StartFailed, log
+from .servers import RELOAD_SECONDS, Server, StartFailed, log
 from .servers import make as make_server
 from .watch import Progress, ServerLost, Watch
-
-RELOAD_SECONDS = 600.0
 
 
 class Retry(EvalRetry):
@@ -68,8 +66,10 @@ class Evaluator:
         self._runners: Dict[str, Runner] = {}
         self._known = Known()
         self._loaded: Optional[Contents] = None
-        self._files: List[Tuple[str, int, int, int]] = []  # Of the loaded checkpoint, as they were then.
+        self._files: List[Tuple[str, int, int, int]] = []  # Of the loaded checkpoint, as they were then,
+        self._adapter: Optional[List[Tuple[str, int, int, int]]] = []  # and of the adapter that it has.
         self._proof: Optional[Proof] = None
+        self._model = ""  # The directory of the model: the checkpoint, or an adapter's base.
         self._length_max = 0
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Evaluator:
         phases = Phases(report)
         for attempt in (1, 2):
             try:
-                self._load(checkpoint.path, runner, phases)
+                self._load(checkpoint.path, task.options.get("base", ""), runner, phases)
                 metrics = self._evaluate(runner, checkpoint, task, report, phases)
                 assert self._proof is not None
                 phases.begin("proving")
@@ -111,10 +111,30 @@ class Evaluator:
 
     # The weights.
 
-    def _load(self, path: str, runner: Runner, phases: Phases) -> None:
-        files = signature(path)
-        if self._proof is not None and self._server.lives() and files == self._files:
+    def _load(self, path: str, base: str, runner: Runner, phases: Phases) -> None:
+        adapter = signature(path) if is_adapter(path) else []
+        self._model = base if adapter else path
+        files = signature(self._model)
+        same = self._proof is not None and self._server.lives() and files == self._files
+        if same and adapter == self._adapter:
             return  # Another task or suite of this checkpoint.
+        self._adapter = None  # Whatever the server has if the job ends here.
+        started = not same and self._load_model(files, runner, phases)
+        if adapter:
+            assert self._proof is not None
+            self._proof.finish()  # Of the base.
+            phases.begin("reloading")
+            self._server.add_adapter(path)
+            self._prove(Contents.look(path, os.path.realpath(base)), started, phases)
+        elif same:
+            assert self._loaded is not None
+            self._server.drop_adapter()
+            self._prove(self._loaded, False, phases)
+        self._adapter = adapter
+
+    def _load_model(self, files: List[Tuple[str, int, int, int]], runner: Runner, phases: Phases) -> bool:
+        """Whether that took a new server."""
+        path = self._model
         contents = Contents.look(path)
         why = self._reason_to_start(contents)
         self._proof = None
@@ -126,17 +146,22 @@ class Evaluator:
         else:
             phases.begin("reloading")
             try:
+                self._server.drop_adapter()
                 self._server.reload(path, RELOAD_SECONDS)
                 self._server.reset_caches()
             except ServerError as error:
                 raise ServerError(f"{self._server.name} did not reload '{path}': {error}", error.status) from None
-        phases.begin("proving")
         self._loaded, self._files = contents, files
         self._length_max = self._longest(contents)
+        self._prove(contents, bool(why), phases)
+        return bool(why)
+
+    def _prove(self, contents: Contents, started: bool, phases: Phases) -> None:
+        phases.begin("proving")
         ids = canary(contents, self._length_max)
         native = native_in_background(contents, ids, self._settings.options)
         exact = str(self._settings.options.get("dtype", "")) in ("float32", "float")
-        proof = Proof(contents, measure(self._server, ids), native, self._known, exact, bool(why))
+        proof = Proof(contents, measure(self._server, ids), native, self._known, exact, started)
         proof.check_cache()
         self._proof = proof  # Last: a job that is cancelled before leaves weights that the next one loads again.
         phases.end()
@@ -188,8 +213,8 @@ class Evaluator:
         target = Target(
             url=self._server.http.base + "/v1",
             key=self._server.key,
-            model=MODEL,
-            tokenizer=checkpoint.path,
+            model=self._server.model,
+            tokenizer=self._model,
             length_max=self._length_max,
             progress=progress,
             samples=_samples(runner.harness, checkpoint, task),

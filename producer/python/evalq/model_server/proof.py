@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Union
 
-from .contents import ADAPTER, Contents, in_background, worker_program
+from .contents import Contents, in_background, worker_program
 from .servers import Server
 
 CANARY_TOKENS = 160  # A block of vLLM's prefix cache has 16 tokens on a GPU and 128 on a CPU.
@@ -39,6 +39,7 @@ class Measured:
     values: List[float]  #: Log-probabilities of all tokens but the first.
     fresh: float  #: Of the likeliest next token, computed from the whole prompt,
     cached: float  #: and by way of the cache.
+    digest: str = ""  #: Of the weights.
 
     @property
     def mean(self) -> float:
@@ -47,11 +48,9 @@ class Measured:
 
 @dataclass
 class Known:
-    """What this program has measured so far."""
+    """What this program has measured so far, by the digest of the weights and what else the numbers depend on."""
 
-    by_digest: Dict[str, Measured] = field(default_factory=dict)  #: And by what else the numbers depend on.
-    digest: str = ""  #: Of the weights before.
-    last: Optional[Measured] = None
+    by_digest: Dict[str, Measured] = field(default_factory=dict)
 
 
 def canary(contents: Contents, length_max: int) -> List[int]:
@@ -137,6 +136,7 @@ class Proof:
     def _by_digest(self) -> str:
         digest = self._contents.digest.result()
         known, measured = self._known, self.measured
+        measured.digest = digest
         key = f"{digest} {self._contents.architecture()} {measured.ids}"
         same = known.by_digest.get(key)
         said = f"digest {digest[:8]}"
@@ -144,15 +144,15 @@ class Proof:
             raise ProofFailed(
                 f"the canary's mean log-probability is {measured.mean:.9g}, and was {same.mean:.9g} with the same weights ({digest[:8]})"
             )
-        if known.last is not None and known.digest != digest and known.last.values == measured.values and same is None:
+        twin = next((one for one in known.by_digest.values() if one.values == measured.values), None)
+        if twin is not None and same is None:
             if not self._started:
                 raise ProofFailed(
                     f"the canary's mean log-probability is {measured.mean:.9g}, the very same as with other weights"
-                    f" ({known.digest[:8]} before, {digest[:8]} now)"
+                    f" ({twin.digest[:8]} before, {digest[:8]} now)"
                 )
             said += ", by a fresh start"  # Nothing of the weights before is left in it: they differ where the canary does not look.
         known.by_digest[key] = measured
-        known.digest, known.last = digest, measured
         return said
 
 
@@ -172,17 +172,19 @@ def native_mean(contents: Contents, ids: List[int], seconds: float = NATIVE_SECO
     need, have = contents.parameters * 6, _memory_available() // 2  # fp32, and what is read at a time.
     if need > have:
         return f"the model needs {need >> 20} MiB, half of this host's free memory is {have >> 20} MiB"
-    if ADAPTER in contents.files:
-        return "an adapter"
     with tempfile.TemporaryDirectory(prefix="evalq-canary-") as folder:
         tokens = os.path.join(folder, "canary.u32")
         with open(tokens, "wb") as file:
             file.write(struct.pack(f"<{len(ids)}I", *ids))
         data = {"format": "tokens", "tokens": tokens, "dtype": "u32"}
-        task = {"name": "canary", "type": "perplexity", "mode": "blocks", "compute": "fp32", "length": len(ids) - 1, "data": data}
+        task: Dict[str, Any] = {"name": "canary", "type": "perplexity", "mode": "blocks", "compute": "fp32", "length": len(ids) - 1, "data": data}
+        told: Dict[str, Any] = {"suites": {"canary": {"tasks": [task]}}}
+        if contents.base:
+            task["model"] = {"base": contents.base}
+            told["roots"] = {"base": os.path.dirname(contents.base)}
         config = os.path.join(folder, "evalq.yaml")
         with open(config, "w", encoding="utf-8") as out:
-            json.dump({"suites": {"canary": {"tasks": [task]}}}, out)  # JSON is YAML.
+            json.dump(told, out)  # JSON is YAML.
         argv = [worker_program(), "eval", contents.path, "--suite", "canary", "--devices", "cpu", "--json", "--config", config]
         return _run_native(argv, folder, seconds)
 

@@ -16,7 +16,9 @@ from .config import Refused, Settings, server_words
 from .http import Http, ServerError
 from .process import Process
 
-MODEL = "model"  # Under this name every checkpoint is served.
+MODEL = "model"  # Under this name every checkpoint is served,
+ADAPTER = "adapter"  # and under this one with an adapter.
+RELOAD_SECONDS = 600.0
 _LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch")
 _PORT_TRIES = 3
 
@@ -36,6 +38,7 @@ class Server:
         self.http = Http(0, self.key)
         self.process: Optional[Process] = None
         self.version = ""
+        self.model = MODEL  #: What requests ask for.
 
     # What the kinds differ in.
 
@@ -50,6 +53,13 @@ class Server:
         """Forgets everything that was computed with the weights before."""
         raise NotImplementedError
 
+    def add_adapter(self, path: str) -> None:
+        """Requests ask for the model with this LoRA adapter from now on."""
+        raise Refused(f"{self.name} takes no adapters: without the option enable_lora evalq merges them")
+
+    def drop_adapter(self) -> None:
+        """Requests ask for the model itself again."""
+
     def read_version(self) -> str:
         return ""
 
@@ -59,7 +69,7 @@ class Server:
 
     def score(self, ids: List[int]) -> "Tuple[List[float], float]":
         """The log-probabilities of all tokens but the first, and that of the likeliest next one."""
-        body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+        body = {"model": self.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
         values = self.http.ask("POST", "/v1/completions", body, self.canary_seconds)["choices"][0]["logprobs"]["token_logprobs"]
         if len(values) != len(ids) + 1 or any(value is None for value in values[1:]):
             raise ServerError(f"the server gave {len(values)} log-probabilities for a prompt of {len(ids)} tokens")
@@ -67,7 +77,7 @@ class Server:
 
     def next_token(self, ids: List[int]) -> float:
         """The log-probability of the likeliest next token, by the way that generations take: through the caches."""
-        body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
+        body = {"model": self.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
         answer = self.http.ask("POST", "/v1/completions", body, self.canary_seconds)
         return float(answer["choices"][0]["logprobs"]["token_logprobs"][0])
 
@@ -163,6 +173,7 @@ class Server:
         if self.process is not None:
             self.process.stop()
             self.process = None
+        self.model = MODEL
 
 
 class Vllm(Server):
@@ -178,7 +189,24 @@ class Vllm(Server):
         return [self.settings.python, "-m", self._module, "--help=all"]
 
     def environment(self) -> Dict[str, str]:
-        return {**super().environment(), "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        return {**super().environment(), **own}
+
+    def add_adapter(self, path: str) -> None:
+        self.drop_adapter()
+        try:
+            self.http.ask("POST", "/v1/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": os.path.abspath(path)}, RELOAD_SECONDS)
+        except ServerError as error:
+            if 400 <= error.status < 500:  # It says what it does not like, and goes on.
+                raise Refused(f"{self.name} did not take the adapter '{path}', evalq merges it without enable_lora: {error}") from None
+            raise
+        self.model = ADAPTER
+        self.reset_caches()  # Its blocks are told apart by the name of the adapter.
+
+    def drop_adapter(self) -> None:
+        if self.model != MODEL:
+            self.http.ask("POST", "/v1/unload_lora_adapter", {"lora_name": self.model})
+            self.model = MODEL
 
     def reload(self, path: str, seconds: float) -> None:
         body = {"method": "reload_weights", "kwargs": {"weights_path": os.path.abspath(path)}}
