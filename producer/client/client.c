@@ -20,9 +20,9 @@
 #define PIN_BYTES_DEFAULT   ((int64_t)64 << 30)
 #define SESSION_MS_MAX      INT64_C(253402300800000) // The year 10000.
 #define CLOSE_MS            10000                    // Default time for sending what is ready.
-#define CLOSE_SAVE_MS       700                      // For a save that ends just before the close.
-#define CLOSE_LOOK_MS       150                      // For releasing pins.
-#define CLOSE_END_MS        300                      // For the thread to end.
+#define CLOSE_SAVE_MS       700 // Time for a save that ends just before the close.
+#define CLOSE_LOOK_MS       150 // Time for releasing pins.
+#define CLOSE_END_MS        300 // Time for the thread to end.
 
 static const char *text_or(const char *text, const char *fallback)
 {
@@ -88,8 +88,9 @@ static enum evq_status run_default(char out[EVQ_JOB_RUN_BYTES_MAX + 1], struct e
 }
 
 /*
- * A descriptor 0, 1 or 2 that the trainer has closed would be a ring or a connection next, and what
- * is printed would go into it. What takes its place refuses every write, as if it were closed.
+ * Opens descriptors 0, 1 and 2 if the trainer has closed them. Otherwise a ring or a connection
+ * would get such a number, and printed text would go into it. The replacement refuses every write,
+ * as a closed descriptor does.
  */
 static void standard_hold(void)
 {
@@ -101,7 +102,7 @@ static void standard_hold(void)
     evq_file_close(&fd);
 }
 
-/* As directory is seen from here: the trainer may go elsewhere. */
+/* Makes the path absolute, because the trainer may change its working directory. */
 static enum evq_status directory_absolute(const char *directory, char out[PATH_MAX],
                                           struct evq_error *err)
 {
@@ -119,7 +120,7 @@ static enum evq_status directory_absolute(const char *directory, char out[PATH_M
     return EVQ_OK;
 }
 
-/* The options, defaults filled in. */
+/* The options with their defaults. */
 struct settings {
     char ring_directory[PATH_MAX];
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
@@ -274,7 +275,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
     return EVALQ_OK;
 }
 
-/* The last word of a training: nobody else may ever look for what is missing. */
+/* Warns about unsent submits. Nobody else may notice that they are missing. */
 static void unsent_tell(struct evq_sender *sender)
 {
     const uint64_t unsent = atomic_load(&sender->waiting) + atomic_load(&sender->spooled);
@@ -291,7 +292,7 @@ static void unsent_tell(struct evq_sender *sender)
 void evalq_client_close(struct evalq_client *client)
 {
     if (client == NULL || client->fork_depth != evq_fork_depth()) {
-        return; // A forked child's copy: its thread and locks are not here to be ended.
+        return; // A forked child has only a copy, without the thread.
     }
     const int64_t start = evq_clock_mono_ms();
     if (evq_sender_flush(client->sender, start + client->close_ms, start + CLOSE_SAVE_MS, false) ==
@@ -333,7 +334,7 @@ int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoi
     int64_t start = now_ns();
     int usable = evq_client_usable(client);
 
-    if (usable == EVALQ_FORKED) { // As of a program that went to the background after it opened.
+    if (usable == EVALQ_FORKED) { // For example a program that forked into the background.
         evq_warn(&client->sender->warner, EVQ_WARN_FORKED, "nothing is submitted: %s",
                  evalq_client_error(client));
     }
@@ -407,7 +408,7 @@ void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_sta
     ret_stats->sent = atomic_load(&sender->sent);
     ret_stats->refused = atomic_load(&sender->refused);
     ret_stats->unpinned = atomic_load(&sender->unpinned);
-    if (client->fork_depth == evq_fork_depth()) { // A child has not got the ring.
+    if (client->fork_depth == evq_fork_depth()) { // In a forked child the ring is not mapped.
         ret_stats->connected = atomic_load(&sender->connected);
         ret_stats->pending = atomic_load(&sender->waiting) + atomic_load(&sender->spooled);
     }

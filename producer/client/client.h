@@ -1,5 +1,6 @@
 /*
- * The client that evalq.h names, for the files that implement it.
+ * The struct behind evalq.h. Private to client.c, client_error.c, results.c and dead_clients.c. Any
+ * thread, as in evalq.h.
  */
 #ifndef EVQ_PRODUCER_CLIENT_H
 #define EVQ_PRODUCER_CLIENT_H
@@ -8,31 +9,31 @@
 #include "producer/client/sender.h"
 
 struct evalq_client {
-    uint32_t fork_depth; // Of evq_fork_depth(): another one, and this is the parent's.
+    uint32_t fork_depth; // evq_fork_depth() at open. If it differs now, the parent owns the client.
     struct evq_sender *sender;
     int64_t session_ms;
-    int64_t close_ms; // How long close() waits for what is ready.
+    int64_t close_ms; // How long close() waits for complete checkpoints to be sent.
     atomic_uint_fast64_t submitted;
     atomic_uint_fast64_t dropped;
     atomic_int_fast64_t submit_ns_total;
     atomic_int_fast64_t submit_ns_max;
 
-    // For poll, wait and best, which have a connection of their own.
+    // The connection of poll, wait, best, withdraw and idle.
     pthread_mutex_t results_lock; // Error-checking: a call from inside on_metric is refused.
     struct evq_conn *conn;
     struct evq_queue *redis;
     int call_ms;    // The connection's timeout.
-    int64_t cursor; // Into the results of the run, in the life of the data that is info's.
+    int64_t cursor; // Position in the run's results, valid for info's epoch.
     struct evq_queue_info info;
-    uint64_t known;   // The connection that info was asked on.
-    int64_t asked_ms; // And when, monotonic.
+    uint64_t known;   // Number of the connection on which info was read.
+    int64_t asked_ms; // When info was read, monotonic.
 };
 
-/* Keeps the sentence for evalq_client_error() of this thread; returns the public code of its
+/* Keeps the message for evalq_client_error() of this thread. Returns the public code of the error's
  * status. */
 int evq_client_fail(const struct evq_error *error);
 void evq_client_error_clear(void);
-/* EVALQ_OK, or why client cannot be used by this process. */
+/* Returns EVALQ_OK, or why this process cannot use the client. */
 int evq_client_usable(const struct evalq_client *client);
 void evq_client_results_close(struct evalq_client *client);
 

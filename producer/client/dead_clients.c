@@ -9,7 +9,7 @@
 #include "producer/client/submit_log/ring.h"
 #include "shared/base/clock.h"
 
-#define SHARE_MS 500 // At least, of a run that is looked at.
+#define SHARE_MS 500 // The least time for one run.
 
 struct runs {
     const char *queue;
@@ -47,8 +47,7 @@ static enum evq_status run_send(const struct evalq_options *options, const char 
 
     own.run = run;
     if (evalq_client_open(&own, &client) != EVALQ_OK) {
-        return EVQ_OK; // As many processes as there can be have it open, or its file cannot be
-                       // read.
+        return EVQ_OK; // All its ring files are in use, or they cannot be read.
     }
     int flushed = evalq_client_flush(client, timeout_ms);
     evalq_client_stats(client, &stats);
@@ -62,8 +61,8 @@ static enum evq_status run_send(const struct evalq_options *options, const char 
                : EVQ_OK;
 }
 
-/* What waits for a checkpoint that a dead process never completed takes all the time it is given:
- * the runs behind it, and those of other directories, have their share too. */
+/* Divides the time between the runs that are left and one more share for other directories. A run
+ * whose checkpoint was never completed uses up its share. */
 static int share_ms(int64_t left_ms, size_t runs)
 {
     const int64_t share = left_ms / (int64_t)(runs + 1);
@@ -72,7 +71,8 @@ static int share_ms(int64_t left_ms, size_t runs)
     return (int)(share > least ? share : least);
 }
 
-/* Of one ring directory. Each time another run is the first: time for all there may never be. */
+/* Sends what is left in one ring directory. Each call begins with another run, because the time may
+ * never be enough for all. */
 static enum evq_status directory_send(const struct evalq_options *options, const char *directory,
                                       const char *queue, int64_t deadline_ms,
                                       struct evq_dead_clients *totals, struct evq_error *err)

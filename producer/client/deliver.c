@@ -12,19 +12,19 @@
 #define RETRY_FIRST_MS 100
 #define RETRY_MAX_MS   10000
 #define RETRY_HURRY_MS 200
-#define REFUSED_MAX_MS 30000 // Between tries while Redis lacks a permission or the functions.
-#define WITHDRAW_MS    60000 // A job that is withdrawn at once is not given to a worker before.
-#define SPOOL_AFTER_MS 1000  // An outage this long moves what is ready from the ring to the disk.
+#define REFUSED_MAX_MS 30000 // Longest pause while Redis lacks a permission or the functions.
+#define WITHDRAW_MS    60000 // Delay of a job that is withdrawn at once, so that no worker gets it.
+#define SPOOL_AFTER_MS 1000  // After such an outage, ready jobs move from the ring to the spool.
 
 struct batch {
     struct evq_job *jobs[BATCH_MAX];
-    struct evq_job **owners[BATCH_MAX]; // Where the job is kept; NULL: owned by the batch (spool).
+    struct evq_job **owners[BATCH_MAX]; // Owner's pointer to the job; NULL: the batch owns the job.
     size_t count;
     enum evq_status statuses[BATCH_MAX];
     struct evq_submitted answers[BATCH_MAX];
 };
 
-/* A try to reach Redis failed: when to try again, and what to say. */
+/* Handles a failed try to reach Redis: sets the time of the next try and warns. */
 static void away_note(struct evq_sender *sender, enum evq_status status,
                       const struct evq_error *error)
 {
@@ -62,7 +62,7 @@ static void reached_note(struct evq_sender *sender)
     sender->retry_count = 0;
 }
 
-/* The pin's directory, from the path of the checkpoint in it. */
+/* Makes the path of the pin's directory from the path of the checkpoint in it. */
 static bool pin_directory(const struct evq_sender *sender, const struct evq_job *job,
                           char out[PATH_MAX])
 {
@@ -79,9 +79,9 @@ static bool pin_directory(const struct evq_sender *sender, const struct evq_job 
 }
 
 /*
- * Once a connection: whether the function library there will do, and which life of the queue's data
- * it is. A library that is too old, as there is while a server starts with its old data, would
- * refuse jobs for what it does not know of them.
+ * Checks the version of the function library and reads the queue's epoch, once for each connection.
+ * A library that is too old (for example while a server starts with old data) would refuse jobs
+ * that it does not understand.
  */
 static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *err)
 {
@@ -99,7 +99,7 @@ static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *e
     return status;
 }
 
-/* A training that begins anew under the name of an earlier one has that one's results too. */
+/* Warns about a new training with the name of an earlier one, whose results it would share. */
 static void followed_tell(struct evq_sender *sender, const struct evq_job *job,
                           const struct evq_submitted *sent)
 {
@@ -112,8 +112,8 @@ static void followed_tell(struct evq_sender *sender, const struct evq_job *job,
     }
 }
 
-/* What became of the job: for who asks, and in its pin, so that its end releases that. sent: the
- * queue's answer; NULL: it refuses the job. */
+/* Records the queue's reply to a job: for evalq_client_job(), and in its pin, so that the pin can
+ * be released after the job's end. sent: the reply; NULL: the queue refused the job. */
 static void answer_note(struct evq_sender *sender, const struct evq_job *job,
                         const struct evq_submitted *sent)
 {
@@ -126,14 +126,14 @@ static void answer_note(struct evq_sender *sender, const struct evq_job *job,
     if (!pin_directory(sender, job, directory)) {
         return;
     }
-    if (sent != NULL && sender->info.epoch[0] == '\0') { // The first job of all began it.
+    if (sent != NULL && sender->info.epoch[0] == '\0') { // The queue's first job made its epoch.
         (void)!queue_know(sender, NULL);
     }
     evq_pin_releaser_note(directory, job, sent, sender->info.epoch);
     evq_pin_releaser_add(&sender->releaser, directory, 0);
 }
 
-/* Whether the status is about this job, and will be the same the next time. */
+/* Whether the status concerns only this job and would be the same at the next try. */
 static bool final_refusal(enum evq_status status)
 {
     return status == EVQ_E_INVALID || status == EVQ_E_LIMIT || status == EVQ_E_CONFLICT ||
@@ -141,7 +141,8 @@ static bool final_refusal(enum evq_status status)
            status == EVQ_E_NOT_FOUND;
 }
 
-/* EVQ_OK: the job is through, sent or refused for good; else it is to be sent again. */
+/* Handles the refusal of one job. EVQ_OK: the job is finished, sent or refused. Any other status:
+ * it must be sent again. */
 static enum evq_status job_refused(struct evq_sender *sender, const struct evq_job *job,
                                    enum evq_status status)
 {
@@ -149,11 +150,11 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
     char id[EVQ_JOB_ID_BYTES_MAX];
 
     evq_job_id(job, id);
-    if (evq_job_check(job, &error) == EVQ_OK) { // Else its sentence says what is wrong.
+    if (evq_job_check(job, &error) == EVQ_OK) { // Otherwise error says what is wrong.
         struct evq_submitted again;
         sender->known = 0;
         enum evq_status own = queue_know(sender, &error);
-        if (own == EVQ_OK) { // Asked alone, the queue gives its reason.
+        if (own == EVQ_OK) { // For a single job the queue gives its reason.
             own = evq_queue_submit(sender->redis, job, 0, &again, &error);
         }
         if (own == EVQ_OK) {
@@ -162,8 +163,8 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
             return EVQ_OK;
         }
         if (!final_refusal(own) || sender->known != evq_conn_generation(sender->conn)) {
-            // It could not answer, or was another server than the one that was asked for its
-            // library: that is no refusal.
+            // Redis did not answer, or it is not the server whose library was checked. That is no
+            // refusal.
             return final_refusal(own) ? EVQ_E_RETRY : own;
         }
         answer_note(sender, job, NULL);
@@ -189,7 +190,7 @@ static enum evq_status job_skip(struct evq_sender *sender, const struct evq_job 
     return status;
 }
 
-/* Submits the batch's jobs, of which each has a status and an answer then. */
+/* Submits the jobs of the batch. Each then has a status and a reply. */
 static enum evq_status batch_submit(struct evq_sender *sender, struct batch *batch,
                                     struct evq_error *err)
 {
@@ -223,8 +224,8 @@ static enum evq_status batch_submit(struct evq_sender *sender, struct batch *bat
 }
 
 /*
- * Submits the batch; each job that is through, sent or refused, goes from its owner. EVQ_OK: all
- * are; else the rest is to be sent again.
+ * Submits the batch. Frees each job that was sent or refused and sets its owner's pointer to NULL.
+ * EVQ_OK: all jobs are finished. Any other status: the rest must be sent again.
  */
 static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch,
                                   struct evq_error *err)
@@ -281,8 +282,8 @@ static void spool_damage_note(struct evq_sender *sender, const struct evq_submit
              evq_ring_path(log->ring));
 }
 
-/* Fills the batch with what the spool holds from *offset on, which moves past what was taken and
- * what is damaged. EVQ_E_NOT_FOUND: that was the last; EVQ_E_NOMEM: there is more. */
+/* Fills the batch with the spool's records from *offset on. Moves *offset past records that were
+ * taken or are damaged. EVQ_E_NOT_FOUND: the spool has no more. EVQ_E_NOMEM: it has more. */
 static enum evq_status batch_fill(struct evq_sender *sender, struct evq_submit_log *log,
                                   struct batch *batch, uint64_t *offset, uint64_t *ret_records,
                                   struct evq_error *err)
@@ -319,7 +320,7 @@ static enum evq_status batch_fill(struct evq_sender *sender, struct evq_submit_l
     return status;
 }
 
-/* Sends what the log's spool holds, in order. */
+/* Sends the records of the log's spool, in order. */
 static enum evq_status spool_send(struct evq_sender *sender, struct evq_submit_log *log,
                                   struct batch *batch, struct evq_error *err)
 {
@@ -396,8 +397,8 @@ static enum evq_status items_send(struct evq_sender *sender, struct evq_submit_l
     return status;
 }
 
-/* Moves the item's jobs to the disk. false: the spool is full or cannot be written; they stay in
- * the ring. */
+/* Moves the item's jobs to the spool. Returns false if it is full or cannot be written; then the
+ * jobs stay in the ring. */
 static bool item_spool(struct evq_sender *sender, struct evq_submit_log *log,
                        struct evq_pending *item, struct evq_buffer *record, struct evq_error *err)
 {
@@ -436,7 +437,7 @@ static void items_spool(struct evq_sender *sender, struct evq_submit_log *log)
             all = item_spool(sender, log, item, &record, &error);
         }
     }
-    // Durable before the ring forgets them.
+    // The jobs must be durable before the ring releases them.
     if (evq_spool_sync(log->spool, &error) == EVQ_OK) {
         items_settle(log);
     } else {
@@ -498,7 +499,7 @@ int64_t evq_deliver(struct evq_sender *sender)
     bool look = sender->releaser.pin_count > 0 && (asked || now >= sender->releaser.due_ms);
 
     if (atomic_load(&sender->flushing) > 0 && sender->retry_ms > now + RETRY_HURRY_MS) {
-        sender->retry_ms = now; // Somebody waits.
+        sender->retry_ms = now; // A thread waits in a flush, so try at once.
     }
     if ((waits || look) && now >= sender->retry_ms) {
         struct batch batch;

@@ -16,7 +16,7 @@ static struct {
 
 static void before_fork(void)
 {
-    pthread_mutex_lock(&watch.lock); // Descriptors of the list are open as long as it is held.
+    pthread_mutex_lock(&watch.lock); // While it is locked, all descriptors of the list are open.
 }
 
 static void after_fork_in_parent(void)
@@ -39,7 +39,7 @@ static void after_fork_in_child(void)
 
 static void watch_install(void)
 {
-    // Fails without memory alone; then a forked child may hold a ring until it ends.
+    // Fails only if memory runs out. Then a forked child may keep a ring locked until it ends.
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

@@ -1,6 +1,6 @@
 /*
- * What fork() does to clients: the child lets go of the parent's ring locks and sockets, and its
- * calls are told so. Any thread.
+ * Handles fork(): the child closes the parent's ring files and sockets, and can see that its copy
+ * of a client belongs to the parent. Any thread.
  */
 #ifndef EVQ_PRODUCER_FORK_H
 #define EVQ_PRODUCER_FORK_H
@@ -10,13 +10,14 @@
 
 #include "shared/base/error.h"
 
-/* Has a forked child close the descriptor, whose lock or connection would else outlive the parent
- * there; EVQ_E_LIMIT when too many are watched. */
+/* Makes forked children close the descriptor. Otherwise a child would keep a lock or connection
+ * after the parent's death. EVQ_E_LIMIT: too many descriptors are watched. */
 enum evq_status evq_fork_watch(int fd, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Before it is closed; waits for a fork that is going on. One that is not watched: nothing. */
+/* Call it before closing the descriptor. Waits for a running fork(). Does nothing for a descriptor
+ * that is not watched. */
 void evq_fork_forget(int fd);
 
-/* Rises in each child: a client that remembers another one is the parent's. */
+/* Grows by one in each forked child. A client that was opened at another value is the parent's. */
 uint32_t evq_fork_depth(void);
 
 #endif

@@ -58,7 +58,7 @@ static enum evq_status files_look(const struct evq_place *place, struct evq_file
     return status;
 }
 
-/* Finds what is remembered of the path, or NULL. */
+/* Returns the remembered entry of the path, or NULL. */
 static struct evq_seen_path *seen_find(struct evq_sender *sender, uint64_t hash)
 {
     for (size_t at = 0; at < EVQ_SENDER_PATHS_MAX && at < sender->path_count; at++) {

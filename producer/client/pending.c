@@ -1,4 +1,4 @@
-/* A ring and the submits that were taken out of it, until each is through. */
+/* Takes submits out of a ring and keeps them until each is sent, spooled or refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "producer/client/sender.h"
 #include "shared/base/clock.h"
 
-#define ITEMS_MAX 100000 // Taken from one ring at a time; the ring bounds it sooner.
+#define ITEMS_MAX 100000 // Most pending submits of one ring. Its size usually allows fewer.
 
 static void item_free(struct evq_pending *item)
 {
@@ -35,7 +35,7 @@ void evq_pending_close(struct evq_submit_log *log, bool remove)
     memset(log, 0, sizeof(*log));
 }
 
-/* Copies a record out of the ring. false: no memory now; it stays there. */
+/* Copies a record out of the ring. Returns false if memory runs out; the record stays there. */
 static bool log_push(struct evq_sender *sender, struct evq_submit_log *log, const uint8_t *data,
                      size_t bytes)
 {
@@ -67,7 +67,7 @@ static bool log_push(struct evq_sender *sender, struct evq_submit_log *log, cons
     log->last = item;
     log->has_new = true;
     if (log->ring != sender->ring || log->cursor <= sender->inherited) {
-        atomic_fetch_add(&sender->waiting, 1); // A submit of this client was counted by itself.
+        atomic_fetch_add(&sender->waiting, 1); // evalq_client_submit() counted the others.
     }
     return true;
 }
@@ -97,8 +97,8 @@ void evq_pending_take(struct evq_sender *sender, struct evq_submit_log *log)
 bool evq_pending_has_later(struct evq_sender *sender, const struct evq_pending *item)
 {
     for (size_t at = 0; at < sender->log_count; at++) {
-        evq_pending_take(sender, &sender->logs[at]); // A submit may have come this moment.
-        bool is_later = false;                       // In the item's own ring, by its place.
+        evq_pending_take(sender, &sender->logs[at]); // A submit may have arrived just now.
+        bool is_later = false;                       // In the item's own ring, its order decides.
         for (const struct evq_pending *other = sender->logs[at].first; other != NULL;
              other = other->next) {
             is_later = is_later || other == item;
@@ -132,7 +132,7 @@ bool evq_pending_release(struct evq_sender *sender, struct evq_submit_log *log)
         released = true;
     }
     if (log->first == NULL && log->cursor > evq_ring_head(log->ring)) {
-        evq_ring_release(log->ring, log->cursor); // Torn records at the end.
+        evq_ring_release(log->ring, log->cursor); // Also releases torn records at the end.
         released = true;
     }
     return released;

@@ -12,13 +12,13 @@
 #define CONFIG_BYTES_MAX   ((size_t)1 << 20)
 #define LOOK_FIRST_MS      20
 #define LOOK_MAX_MS        2000
-#define GONE_WAIT_MS       30000  // The save may not have begun.
+#define GONE_WAIT_MS       30000  // The save of a missing checkpoint may not have begun.
 #define CORRUPT_WAIT_MS    3000   // Some formats look damaged until their last byte is written.
-#define HURRY_MS           100    // Between two looks while a flush or a close waits.
-#define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
+#define HURRY_MS           100    // Pause between checks while a flush or a close waits.
+#define INCOMPLETE_WAIT_MS 600000 // Time for a large asynchronous save. Then the worker waits.
 
-struct look {               // What was seen of an item's checkpoint.
-    enum evq_status status; // Of its fingerprint.
+struct look {               // The present state of an item's checkpoint.
+    enum evq_status status; // Result of taking its fingerprint.
     bool is_guarded;        // The path does not name the step: another step may be saved to it.
     bool is_overwritten;
     struct evq_files files; // If it is guarded.
@@ -44,7 +44,7 @@ static bool pin_stopped(const void *context)
     return atomic_load(&sender->stop);
 }
 
-/* The file system of what is pinned; 0: not known. */
+/* The file system that contains the pinned files; 0: unknown. */
 static dev_t device_of(const struct evq_place *place)
 {
     struct stat info;
@@ -57,15 +57,14 @@ static dev_t device_of(const struct evq_place *place)
 static void pin_drop(const struct evq_pin *pin, const char *const *jobs, size_t job_count)
 {
     if (!pin->found) {
-        (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` takes what is left.
+        (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` removes the rest.
     }
     for (size_t at = 0; pin->found && at < job_count; at++) {
         (void)!evq_pin_refused(pin->directory, jobs[at], NULL); // Likewise.
     }
 }
 
-/* Pins the item's checkpoint and has its jobs name the pin. Anything but EVQ_OK leaves them
- * without. */
+/* Pins the item's checkpoint and writes the pin into its jobs. After an error they have no pin. */
 static enum evq_status item_pin(struct evq_sender *sender, struct evq_pending *item,
                                 const struct evq_place *place, const char *fingerprint,
                                 struct look *look)
@@ -136,7 +135,7 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_pending *i
     return EVQ_OK;
 }
 
-/* How long a look that ended with status may be repeated; 0: it is final. */
+/* How long to repeat a check that ended with this status; 0: the status is final. */
 static int64_t patience_ms(enum evq_status status)
 {
     switch (status) {
@@ -157,7 +156,7 @@ static int64_t patience_ms(enum evq_status status)
     }
 }
 
-/* Another look later, if it may still change; false when the wait is over. */
+/* Plans another check if the status can still change. Returns false if the time is up. */
 static bool item_wait(struct evq_sender *sender, struct evq_pending *item, enum evq_status status)
 {
     int64_t now = evq_clock_mono_ms();
@@ -170,7 +169,8 @@ static bool item_wait(struct evq_sender *sender, struct evq_pending *item, enum 
     return true;
 }
 
-/* It goes to the queue all the same, where its end is recorded and shown. */
+/* Warns about a checkpoint that is not complete in time. Its jobs are still sent, so that the queue
+ * records and shows how they end. */
 static void warn_unready(struct evq_sender *sender, const struct evq_pending *item,
                          enum evq_status status, const struct evq_error *error)
 {
@@ -191,7 +191,7 @@ static void warn_unready(struct evq_sender *sender, const struct evq_pending *it
     }
 }
 
-/* Has the item's jobs end as skipped: the path does not hold, or may not hold, the step's files. */
+/* Makes the item's jobs end as skipped, because the path may no longer have the step's files. */
 static void item_skip(struct evq_sender *sender, struct evq_pending *item, const char *why)
 {
     for (size_t at = 0; at < item->job_count; at++) {
@@ -220,8 +220,8 @@ static enum evq_status look_pin(struct evq_sender *sender, struct evq_pending *i
     return status;
 }
 
-/* Makes the item's jobs of what was seen, and its pin. Without memory, or if the checkpoint changed
- * meanwhile, the item waits for another look. */
+/* Makes the item's jobs and its pin from the result of the check. If memory runs out, or if the
+ * checkpoint changed since, the item waits for another check. */
 static void item_finish(struct evq_sender *sender, struct evq_pending *item,
                         const struct evq_place *place, struct look *look)
 {
@@ -245,7 +245,7 @@ static void item_finish(struct evq_sender *sender, struct evq_pending *item,
         }
     }
     const bool is_pinned = item->jobs[0]->pin != NULL && item->jobs[0]->pin[0] != '\0';
-    // Without a fingerprint and a pin, a worker would evaluate whatever lies there by then.
+    // Without a fingerprint and a pin, a worker would evaluate any later files at the path.
     if (look->is_overwritten || (look->is_guarded && !is_known && !is_pinned)) {
         item_skip(sender, item, look->error.message);
     } else if (!is_known) {
@@ -265,8 +265,8 @@ const struct evq_config *evq_prepare_roots(const struct evq_sender *sender)
     return sender->later != NULL ? sender->later : sender->config;
 }
 
-/* Reads the configuration again if its file is another one by now. What is wrong with it is said by
- * the programs that it is for; here the roots stay as they are. */
+/* Reads the configuration again if its file changed. If the new file is not valid, the roots stay
+ * as they are; evalq's programs report the fault. */
 static void roots_look(struct evq_sender *sender)
 {
     struct evq_buffer text;
@@ -292,7 +292,8 @@ static void roots_look(struct evq_sender *sender)
     evq_buffer_free(&text);
 }
 
-/* Nobody waits for it, and it keeps its place in the ring: also for the next process of the run. */
+/* Parks an item that no root contains. Flush and close do not wait for it. It stays in the ring,
+ * also for the next process of the run. */
 static void item_park(struct evq_sender *sender, struct evq_pending *item,
                       const struct evq_error *error)
 {
@@ -304,7 +305,7 @@ static void item_park(struct evq_sender *sender, struct evq_pending *item,
     item->due_ms = evq_clock_mono_ms() + EVQ_ROOT_LOOK_MS;
 }
 
-/* Sees whether the checkpoint is there, whole, and the step's own. */
+/* Checks whether the checkpoint exists, is complete, and belongs to the step. */
 static void item_look(struct evq_sender *sender, struct evq_pending *item,
                       const struct evq_place *place, struct look *look)
 {
@@ -342,7 +343,7 @@ static void item_prepare(struct evq_sender *sender, struct evq_pending *item)
     }
     item->parked = false;
     look.is_guarded = !evq_pin_hard_link_safe(place.path, item->request.step);
-    evq_buffer_init(&look.manifest, EVQ_JOB_BYTES_MAX / 4); // Longer ones are left out.
+    evq_buffer_init(&look.manifest, EVQ_JOB_BYTES_MAX / 4); // A longer list is omitted.
     if (look.status == EVQ_OK) {
         evq_place_choose_source(&place, config, item->request.held);
         item_look(sender, item, &place, &look);
@@ -368,7 +369,7 @@ static int64_t item_due_ms(const struct evq_sender *sender, struct evq_pending *
 
 int64_t evq_prepare_due(struct evq_sender *sender, struct evq_submit_log *log)
 {
-    // Not those that come meanwhile: what is ready is to be sent first.
+    // Submits that arrive from now on wait, so that ready jobs are sent first.
     const struct evq_pending *last = log->last;
     int64_t next = INT64_MAX;
 

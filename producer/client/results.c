@@ -9,7 +9,7 @@
 #define CALL_MS_MAX    5000
 #define WAIT_FIRST_MS  20
 #define WAIT_MAX_MS    1000
-#define EPOCH_EVERY_MS 1000 // Between questions for the life of the queue's data.
+#define EPOCH_EVERY_MS 1000 // How often the queue's epoch is read.
 
 static int64_t deadline_of(int timeout_ms)
 {
@@ -30,7 +30,7 @@ static enum evq_status results_lock(struct evalq_client *client, int64_t deadlin
     int64_t left = deadline_ms == INT64_MAX ? INT32_MAX : evq_clock_left_ms(deadline_ms);
     struct timespec until;
 
-    (void)clock_gettime(CLOCK_REALTIME, &until); // The clock this lock goes by.
+    (void)clock_gettime(CLOCK_REALTIME, &until); // The clock of pthread_mutex_timedlock().
     until.tv_sec += left / 1000;
     until.tv_nsec += left % 1000 * 1000000;
     if (until.tv_nsec >= 1000000000) {
@@ -47,8 +47,8 @@ static enum evq_status results_lock(struct evalq_client *client, int64_t deadlin
                        : evq_error_set(err, EVQ_E_TIMEOUT, "another thread is reading results");
 }
 
-/* Timeouts are a connection's: the longest of a few that ends by the deadline, so that it is seldom
- * made anew. */
+/* Returns the longest of a few timeouts that ends before the deadline. A connection has one
+ * timeout, so few different values mean few new connections. */
 static int call_timeout(int64_t deadline_ms)
 {
     static const int steps[] = {CALL_MS_MAX, 1000, 250, 50, 10};
@@ -62,7 +62,7 @@ static int call_timeout(int64_t deadline_ms)
     return 1;
 }
 
-/* The lock is held. Opens the connection at its first use. */
+/* Opens the connection at its first use. The caller holds the lock. */
 static enum evq_status results_open(struct evalq_client *client, int64_t deadline_ms,
                                     struct evq_error *err)
 {
@@ -70,7 +70,7 @@ static enum evq_status results_open(struct evalq_client *client, int64_t deadlin
     int call_ms = call_timeout(deadline_ms);
     struct evq_conn_config conn = evq_config_conn(config, "evalq-results");
 
-    conn.keep_environment = true; // We are a guest here.
+    conn.keep_environment = true; // The environment belongs to the trainer.
     conn.connect_timeout_ms = call_ms;
     conn.call_timeout_ms = call_ms;
     if (client->redis != NULL && client->call_ms <= call_ms &&
@@ -128,7 +128,7 @@ static void deliver_result(void *context, const struct evq_result *result)
     }
 }
 
-/* After the queue lost its data the run's results begin anew: so does the cursor. */
+/* Sets the cursor to 0 if the queue lost its data, because the run's results then begin again. */
 static enum evq_status cursor_check(struct evalq_client *client, struct evq_error *err)
 {
     struct evq_queue_info info;
@@ -150,7 +150,7 @@ static enum evq_status cursor_check(struct evalq_client *client, struct evq_erro
     return status;
 }
 
-/* One round: everything that arrived. With counts, how many jobs are open after it. */
+/* Delivers all results that arrived. ret_counts (may be NULL): how many jobs are open. */
 static enum evq_status results_round(struct evalq_client *client, struct delivery *delivery,
                                      int64_t deadline_ms, struct evq_run_counts *ret_counts,
                                      struct evq_error *err)
@@ -164,7 +164,7 @@ static enum evq_status results_round(struct evalq_client *client, struct deliver
     if (status == EVQ_OK) {
         status = cursor_check(client, err);
     }
-    // Counted first: what had ended by then is among the results read after it.
+    // Count first. The results of all jobs that have ended by now are read afterwards.
     if (status == EVQ_OK && ret_counts != NULL) {
         status = evq_queue_run_counts(client->redis, client->sender->run, ret_counts, err);
     }
@@ -196,7 +196,7 @@ int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_metric, vo
     return EVALQ_OK;
 }
 
-/* Whether waiting on may help. */
+/* Whether the error may pass, so that it is worth to wait longer. */
 static bool outage(enum evq_status status)
 {
     return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY ||
@@ -209,7 +209,7 @@ static void wait_a_moment(int64_t ms, int64_t deadline_ms)
     const int64_t end_ms = full_ms < deadline_ms ? full_ms : deadline_ms;
     int left = 0;
 
-    while ((left = evq_clock_left_ms(end_ms)) > 0) { // A profiler's signals each cut it short.
+    while ((left = evq_clock_left_ms(end_ms)) > 0) { // A signal ends the sleep early.
         const struct timespec moment = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000L};
         (void)nanosleep(&moment, NULL);
     }
@@ -232,10 +232,10 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     struct evq_error error = {.status = EVQ_OK};
     struct delivery delivery = {.on_metric = on_metric, .context = context};
     int64_t deadline = deadline_of(timeout_ms);
-    // By then the configuration was looked at again, for the root of what lies beneath none.
+    // By this time the sender has read the configuration again for missing roots.
     const int64_t roots_seen = evq_clock_mono_ms() + (int64_t)2 * EVQ_ROOT_LOOK_MS;
     int64_t pause = WAIT_FIRST_MS;
-    int64_t open = -1; // Jobs, when Redis last said; -1: it did not yet.
+    int64_t open = -1; // Open jobs by Redis' last reply; -1: there was none yet.
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
@@ -245,7 +245,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         struct evq_run_counts counts = {.open = 1};
         uint64_t before = delivery.count;
         uint64_t position = evq_ring_tail(client->sender->ring);
-        uint64_t parked = 0; // As it was before the counts: what is submitted since is not in them.
+        uint64_t parked = 0; // Read before the counts, which lack later submits.
         bool sent = evq_sender_through(client->sender, position, &parked);
         enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
         open = status == EVQ_OK ? counts.open : open;
@@ -259,7 +259,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
             return evq_client_fail(&error);
         }
         if (evq_clock_mono_ms() >= deadline) {
-            // A question that the timeout cut short says nothing of what was waited for.
+            // If the timeout ended a call to Redis, report the last known number of jobs.
             if (status == EVQ_OK || (status == EVQ_E_TIMEOUT && open >= 0)) {
                 (void)evq_error_set(&error, EVQ_E_TIMEOUT,
                                     "the timeout passed with %lld job%s of the run still open: "
@@ -274,8 +274,8 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     }
 }
 
-/* Whole or not at all: what is cut may be another's name. out NULL, or without room: not asked for.
- */
+/* Copies a text as a whole or not at all, because a truncated name may be that of something else.
+ * out NULL or out_bytes 0: the caller does not want it. */
 static enum evq_status text_out(const char *field, const char *text, char *out, size_t out_bytes,
                                 struct evq_error *err)
 {
@@ -305,7 +305,7 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
 {
     struct evq_error error = {.status = EVQ_OK};
     struct evq_best best;
-    char path[2 * PATH_MAX]; // Of a root and what is beneath it.
+    char path[2 * PATH_MAX]; // A root's path and a path beneath it.
     int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
@@ -354,7 +354,7 @@ int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char 
         return usable;
     }
     if (variant != NULL && variant[0] != '\0') {
-        evq_job_map_name(variant, EVQ_JOB_NAME_BYTES_MAX, mapped); // As of a submit.
+        evq_job_map_name(variant, EVQ_JOB_NAME_BYTES_MAX, mapped); // As a submit does.
         name.variant = mapped;
     }
     name.run = client->sender->run;
@@ -418,7 +418,7 @@ int evalq_client_job(struct evalq_client *client, const char *path, const char *
     return error.status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
 }
 
-/* The suites' names in out, one after another with their NULs. EVQ_E_INVALID says what is wrong. */
+/* Splits the list of suites into out. EVQ_E_INVALID says what is wrong. */
 static enum evq_status suites_read(const char *suites,
                                    char out[EVQ_SUBMIT_SUITES_MAX][EVQ_SUBMIT_SUITE_BYTES],
                                    uint32_t *ret_count, struct evq_error *err)
@@ -438,7 +438,7 @@ static enum evq_status suites_read(const char *suites,
     return count > 0 ? EVQ_OK : evq_error_set(err, EVQ_E_INVALID, "suites is empty");
 }
 
-/* Needs as people write them to their canonical text; "" stays none. */
+/* Translates needs as users write them into their canonical text. NULL and "" give "". */
 static enum evq_status needs_read(const char *needs, char out[EVQ_NEEDS_BYTES_MAX],
                                   struct evq_error *err)
 {
@@ -460,7 +460,8 @@ static enum evq_status needs_read(const char *needs, char out[EVQ_NEEDS_BYTES_MA
     return status;
 }
 
-/* The named ones, separated by commas. false: none, or no room. */
+/* Writes the names whose bit is set in mask, separated by commas. Returns false if there are none,
+ * or if out is too small. */
 static bool suites_write(const char *const *names, uint32_t count, uint64_t mask, char *out,
                          size_t out_bytes)
 {

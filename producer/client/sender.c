@@ -19,10 +19,10 @@
 #define LOOK_MS        10
 #define SPOOL_AGAIN_MS 1000
 #define LEFT_KEPT_MS                                                                               \
-    ((int64_t)30 * 86400 * 1000) // What a run left unsent that nobody opened again.
+    ((int64_t)30 * 86400 * 1000) // How long unsent submits of a run stay that is not opened again.
 #define TOUCH_EVERY_MS ((int64_t)86400 * 1000)
 
-/* What the thread holds of rings, files and sockets. */
+/* Releases the rings, files and sockets of the thread. */
 static void sender_release(struct evq_sender *sender)
 {
     for (size_t at = 0; at < sender->log_count; at++) {
@@ -40,7 +40,7 @@ static void sender_release(struct evq_sender *sender)
 
 static void sender_free(struct evq_sender *sender)
 {
-    sender_release(sender); // Done already, unless the thread never started.
+    sender_release(sender); // The thread did this, unless it never started.
     evq_conn_close(sender->conn);
     evq_config_free(sender->config);
     evq_config_free(sender->later);
@@ -59,7 +59,7 @@ static void sender_unref(struct evq_sender *sender)
     }
 }
 
-/* What others wait for. */
+/* Updates the progress that other threads wait for. */
 static bool settled_note(struct evq_sender *sender)
 {
     uint64_t settled = evq_pending_settled(&sender->logs[0]);
@@ -78,7 +78,7 @@ static bool settled_note(struct evq_sender *sender)
     }
     bool moved =
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
-    pthread_mutex_lock(&sender->progress_lock); // evq_sender_through() sees them of one moment.
+    pthread_mutex_lock(&sender->progress_lock); // So that evq_sender_through() sees all or none.
     atomic_store(&sender->parked, parked);
     atomic_store(&sender->urgent, urgent);
     atomic_store(&sender->taken, sender->logs[0].cursor);
@@ -111,8 +111,8 @@ static void logs_release(struct evq_sender *sender)
     }
 }
 
-/* Those that are not open: at first, and later where there was no memory. Returns when to try
- * again, monotonic. */
+/* Opens the spools that are not open yet. Returns when to try again after a failure, monotonic ms;
+ * INT64_MAX: all are open. */
 static int64_t spools_open(struct evq_sender *sender)
 {
     struct evq_error error = {.status = EVQ_OK};
@@ -134,7 +134,7 @@ static int64_t spools_open(struct evq_sender *sender)
     return again_ms;
 }
 
-/* Opens the spools, and what dead processes of this run left. */
+/* Opens the spools, and the rings of dead processes of this run. */
 static void logs_open(struct evq_sender *sender)
 {
     struct evq_error error = {.status = EVQ_OK};
@@ -149,13 +149,13 @@ static void logs_open(struct evq_sender *sender)
     sender->log_count = 1;
     for (size_t at = 0; at < count; at++) {
         sender->logs[sender->log_count++].ring = rings[at];
-        // Unwatched, a child may hold it for its life.
+        // If it fails, a forked child may keep the ring locked.
         (void)!evq_fork_watch(evq_ring_fd(rings[at]), NULL);
     }
     for (size_t at = 0; at < sender->log_count; at++) {
         sender->logs[at].cursor = evq_ring_head(sender->logs[at].ring);
     }
-    (void)spools_open(sender); // Those that fail are tried again with each turn.
+    (void)spools_open(sender); // The loop tries again to open those that fail.
     (void)settled_note(sender);
 }
 
@@ -171,9 +171,9 @@ static bool logs_pending(const struct evq_sender *sender)
 }
 
 /*
- * The thread looks at the ring by itself rather than being woken by each submit: waking another
- * thread costs the trainer up to some 20 us and, on a busy machine, its core for a while; looking
- * costs this thread about 0.05 % of one.
+ * Sleeps, but looks at the ring every LOOK_MS. Submits do not wake this thread: that would cost the
+ * trainer up to about 20 us and, on a busy machine, its core for a while. Looking costs this thread
+ * about 0.05 % of a core.
  */
 static void sleep_until(struct evq_sender *sender, int64_t next_ms)
 {
@@ -195,13 +195,13 @@ static void sleep_until(struct evq_sender *sender, int64_t next_ms)
     (void)!read(sender->wake_fd, &count, sizeof(count)); // Non-blocking.
 }
 
-/* Once a day, whether anything is submitted or not. Returns when the next is due. */
+/* Sets the time of the rings' files to now, once a day. Returns when it is due again. */
 static int64_t rings_touch(struct evq_sender *sender)
 {
     const int64_t now = evq_clock_mono_ms();
 
     if (now >= sender->touch_ms) {
-        for (size_t at = 0; at < sender->log_count; at++) { // Also where something is parked.
+        for (size_t at = 0; at < sender->log_count; at++) { // Also rings with only parked submits.
             evq_ring_touch(sender->logs[at].ring);
         }
         sender->touch_ms = now + TOUCH_EVERY_MS;
@@ -216,10 +216,10 @@ static void *sender_main(void *argument)
     const struct sched_param no_priority = {.sched_priority = 0};
 
     (void)pthread_setname_np(pthread_self(), "evalq");
-    // When it wakes it does not take the core from a thread that computes. Else as any other
+    // This thread must not take a core from a computing thread. If this fails, it runs as any other
     // thread.
     (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &no_priority);
-    (void)prctl(PR_SET_TIMERSLACK, 1000000UL); // Of this thread: its looks may join other wake-ups.
+    (void)prctl(PR_SET_TIMERSLACK, 1000000UL); // Lets the kernel join this thread's wake-ups.
     logs_open(sender);
     evq_sender_tell(sender, false);
     const size_t given_up = evq_ring_sweep(sender->ring_directory, LEFT_KEPT_MS);
@@ -253,7 +253,7 @@ static void *sender_main(void *argument)
         logs_release(sender);
         sleep_until(sender, next);
     }
-    sender_release(sender); // Before close() returns: the next open finds the ring free.
+    sender_release(sender); // Before close() returns, so that the next open can use the ring.
     pthread_mutex_lock(&sender->progress_lock);
     sender->ended = true;
     pthread_cond_broadcast(&sender->progress);
@@ -271,7 +271,7 @@ static enum evq_status thread_start(struct evq_sender *sender, struct evq_error 
     sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before); // Signals are the trainer's.
+    pthread_sigmask(SIG_SETMASK, &all, &before); // The trainer's threads handle signals.
     int failed = pthread_create(&sender->thread, &attributes, sender_main, sender);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
@@ -285,7 +285,7 @@ static enum evq_status sender_connect(struct evq_sender *sender, struct evq_erro
     const struct evq_config *config = sender->config;
     struct evq_conn_config conn = evq_config_conn(config, "evalq-client");
 
-    conn.keep_environment = true; // We are a guest here.
+    conn.keep_environment = true; // The environment belongs to the trainer.
     conn.connect_timeout_ms = 2000;
     conn.call_timeout_ms = 5000;
     enum evq_status status = evq_conn_open(&conn, &sender->conn, err);
@@ -294,7 +294,7 @@ static enum evq_status sender_connect(struct evq_sender *sender, struct evq_erro
                             : status;
 }
 
-/* Where the configuration was read, or would have been. "" : it cannot be read again. */
+/* The path of the configuration, which need not exist yet. "": it cannot be read again. */
 static void config_path_find(const struct evq_config *config, char out[PATH_MAX])
 {
     char here[PATH_MAX];
@@ -354,7 +354,7 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
         status = thread_start(sender, err);
     }
     if (status != EVQ_OK) {
-        sender->config = NULL; // Still the caller's, as ring and warner are.
+        sender->config = NULL; // The caller still owns it, and ring and warner.
         sender->warner.fd = -1;
         sender_free(sender);
         return status;

@@ -1,18 +1,19 @@
 /*
  * The client's background thread. It follows one submit through these files:
  *
- *     pending.c    takes submits from the submit logs and releases them when they are done
- *     prepare.c    finds the checkpoint (locate.c), waits until it is complete, sees that it is the
- *                  step's own (overwrite.c), makes one job of each suite (make_jobs.c) and pins it
+ *     pending.c    takes submits from the rings (submit_log/) and releases them when they are done
+ *     prepare.c    finds the checkpoint (locate.c), waits until it is complete, checks that its
+ *                  files are the step's own (overwrite.c), makes one job per suite (make_jobs.c)
+ *                  and pins it
  *     deliver.c    sends the jobs to Redis or, during an outage, writes them to the spool
- *     pins/pin_releaser.c   releases the pins whose jobs ended
+ *     pins/pin_releaser.c   releases the pins whose jobs have ended
  *
- * sender.c has the loop, sender_wait.c what other threads wait for.
+ * sender.c has the loop. sender_wait.c has the functions with which other threads wait.
  *
- * Threads: any thread may use `ring`, `sent_jobs`, the atomics and `wake_fd`, and under its lock
- * what the lock names. What is below "the thread's own" belongs to the thread alone. The client and
- * the thread own the sender together; the last of them frees it, so that close() never waits for a
- * thread that a dead file server holds.
+ * Threads: any thread may use `ring`, `sent_jobs`, the atomics and `wake_fd`, and the fields below
+ * progress_lock while it holds the lock. The fields below "the thread's own" belong to the sender's
+ * thread. The client and the thread own the sender together, and the last of them frees it. So
+ * close() can return while a hung file server blocks the thread.
  */
 #ifndef EVQ_PRODUCER_SENDER_H
 #define EVQ_PRODUCER_SENDER_H
@@ -35,17 +36,17 @@
 #include "shared/queue/queue.h"
 
 #define EVQ_SENDER_LOGS_MAX  EVQ_RING_FILES_MAX
-#define EVQ_ROOT_LOOK_MS     1000 // Between two looks at the configuration for a missing root.
-#define EVQ_SENDER_PATHS_MAX 64   // Paths remembered, to notice one that several steps share.
+#define EVQ_ROOT_LOOK_MS     1000 // How often the configuration is read for a missing root.
+#define EVQ_SENDER_PATHS_MAX 64   // Paths that are remembered, because several steps may share one.
 
 struct evq_pending { // One submit that is not done.
     struct evq_pending *next;
-    uint64_t end; // Where it ends in the ring. The ring is released up to the first pending submit.
+    uint64_t end; // Its end in the ring. The ring is released up to the first pending submit.
     uint8_t *data;
     struct evq_submit_record request; // Points into data.
-    uint64_t path_hash;               // Of request.path.
+    uint64_t path_hash;               // Hash of request.path.
     bool done;                        // Sent, spooled or refused for good.
-    bool counted;                     // Left sender->waiting when it was done.
+    bool counted;                     // sender->waiting no longer counts it.
     bool ready;                       // Its jobs are made. A job that is done is NULL.
     bool reused;                      // Another step was found at its path before.
     bool parked;      // No root contains the path yet. Nobody waits for a parked submit.
@@ -59,16 +60,16 @@ struct evq_pending { // One submit that is not done.
 struct evq_submit_log { // One process' ring and spool. logs[0] is the client's own.
     struct evq_ring *ring;
     struct evq_spool *spool; // NULL: it could not be opened yet.
-    uint64_t cursor;         // What lies before it in the ring was taken.
+    uint64_t cursor;         // All records before it were taken from the ring.
     struct evq_pending *first;
     struct evq_pending *last;
     bool has_new; // Submits were taken since the last pass over all pending ones.
 };
 
 struct evq_seen_path { // overwrite.c: what was last found at a path.
-    uint64_t hash;     // Of the path.
+    uint64_t hash;     // Hash of the path.
     int64_t step;
-    uint64_t identity; // Of its files; 0: they were not looked at.
+    uint64_t identity; // Identity of its files (struct evq_files); 0: unknown.
 };
 
 struct evq_sender_options {
@@ -78,15 +79,15 @@ struct evq_sender_options {
     int64_t spool_bytes_max;
     int64_t pin_bytes_max; // 0: never copy.
     bool pin;
-    // The name by which other hosts reach this one. "": the address that Redis is reached by;
-    // "none": snapshots are served to nobody.
+    // The name by which other hosts reach this one. "": the address from which this machine reaches
+    // Redis. "none": no snapshots are served.
     const char *snapshot_host;
 };
 
 struct evq_sender {
     atomic_int owners;
-    atomic_bool stop;    // Finish what is in hand, then end.
-    atomic_bool look;    // Look at the pins now.
+    atomic_bool stop;    // The thread must finish its round and end.
+    atomic_bool look;    // The thread must check the pins now.
     atomic_int flushing; // Callers that wait in a flush. The thread tries more often for them.
     atomic_bool connected;
     atomic_bool away;      // The last try to reach Redis failed.
@@ -99,17 +100,18 @@ struct evq_sender {
     atomic_uint_fast64_t waiting; // Submits in the rings that are not done.
     int wake_fd;           // Ends the thread's sleep. A submit does not use it: see sender.c.
     struct evq_ring *ring; // The client's own.
-    uint64_t inherited;    // What the ring held up to here was there before this client.
+    uint64_t inherited;    // Records before this position come from an earlier client.
 
-    // How far the thread is. Written under progress_lock, so that readers see one moment.
+    // The thread's progress. It is written under progress_lock, so that all values belong together.
     pthread_mutex_t progress_lock;
     pthread_cond_t progress;      // Signalled when something was sent, or a try to send failed.
     atomic_uint_fast64_t adopted; // Dead owners' logs that hold more than parked submits. 1 until
                                   // the thread has looked for such logs.
-    atomic_uint_fast64_t settled; // What lies before it in the own ring is in Redis or parked.
+    atomic_uint_fast64_t settled; // All submits before this position of the own ring are in Redis
+                                  // or parked.
     atomic_uint_fast64_t parked;  // Parked submits in the own ring.
-    atomic_uint_fast64_t taken;   // Submits before it were taken from the own ring.
-    atomic_uint_fast64_t urgent;  // Of these, how many can be sent now or were never looked at.
+    atomic_uint_fast64_t taken;   // All submits before this position of the own ring were taken.
+    atomic_uint_fast64_t urgent;  // How many taken submits can be sent now or were never examined.
     uint64_t failures;            // Tries to send that failed.
     bool ended;                   // The thread has ended.
 
@@ -126,12 +128,12 @@ struct evq_sender {
     bool full_told;
     int64_t touch_ms; // When to touch the rings' files, monotonic; 0: now.
     struct evq_config *config;
-    struct evq_config *later;   // The configuration as it was read again for its roots, or NULL.
+    struct evq_config *later;   // The configuration that was read later for its roots, or NULL.
     char config_path[PATH_MAX]; // The file that is read again; "": none.
     struct stat config_seen;
-    int64_t config_due_ms; // The file is not read again before it, monotonic.
+    int64_t config_due_ms; // The earliest time to read the file again, monotonic.
     struct evq_queue *redis;
-    struct evq_queue_info info; // As read on connection `known`. Its epoch is "" until then.
+    struct evq_queue_info info; // Read on connection `known`. Until then its epoch is "".
     uint64_t known;
     struct evq_submit_log logs[EVQ_SENDER_LOGS_MAX];
     size_t log_count;
@@ -146,8 +148,8 @@ struct evq_sender {
     bool lacks_reflink; // The file system lacks_reflink_at cannot clone files.
     dev_t lacks_reflink_at;
     uint64_t jitter;
-    int64_t away_ms;  // Since when Redis is away, monotonic; 0: it is not known to be away.
-    int64_t retry_ms; // Redis is not tried again before it, monotonic.
+    int64_t away_ms;  // When the outage of Redis began, monotonic; 0: no outage is known.
+    int64_t retry_ms; // The earliest time to try Redis again, monotonic.
     uint32_t retry_count;
 };
 
@@ -164,7 +166,7 @@ void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms);
 
 /* ---- sender_wait.c; any thread ---- */
 
-/* Whether all that lies before the position in the own ring is in Redis or parked. *ret_parked: how
+/* Whether all submits before the position in the own ring are in Redis or parked. *ret_parked: how
  * many submits are parked at the same moment. */
 bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked);
 /*
@@ -175,22 +177,23 @@ bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint6
  */
 enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, int64_t ready_ms,
                                  bool patient) EVQ_CHECK_RESULT;
-/* Has the thread look at the pins once, if Redis is there, and waits for that until deadline_ms. */
+/* Makes the thread check the pins once, if Redis can be reached. Waits for it until deadline_ms. */
 void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms);
 void evq_sender_wake(struct evq_sender *sender); // Ends the thread's sleep.
-/* Waits for the next news of the thread, until until_ms (monotonic). progress_lock is held. */
+/* Waits until the thread reports progress, at most until until_ms (monotonic). The caller holds
+ * progress_lock. */
 void evq_sender_wait(struct evq_sender *sender, int64_t until_ms);
 /* Wakes the threads that wait. failed: a try to send failed. */
 void evq_sender_tell(struct evq_sender *sender, bool failed);
 
 /* ---- pending.c; the sender's thread ---- */
 
-/* Takes what is new in the log's ring, as far as there is memory. */
+/* Takes new submits from the log's ring until memory runs out. */
 void evq_pending_take(struct evq_sender *sender, struct evq_submit_log *log);
-/* Whether a later submit names the item's path for another step. Takes what is new in the rings. */
+/* Whether a later submit has the item's path for another step. Takes new submits from the rings. */
 bool evq_pending_has_later(struct evq_sender *sender, const struct evq_pending *item);
-/* Frees the submits at the front that are done, and their room in the ring. Whether there were any.
- */
+/* Frees the finished submits at the front of the list and their space in the ring. Returns whether
+ * there were any. */
 bool evq_pending_release(struct evq_sender *sender, struct evq_submit_log *log);
 /* The position in the ring before which everything is done or parked. */
 uint64_t evq_pending_settled(const struct evq_submit_log *log);
@@ -201,22 +204,22 @@ void evq_pending_close(struct evq_submit_log *log, bool remove);
 
 /* Prepares the submits that are due. Returns when the next one is, monotonic ms. */
 int64_t evq_prepare_due(struct evq_sender *sender, struct evq_submit_log *log);
-/* The configuration whose roots hold now. */
+/* The configuration whose roots are valid now. */
 const struct evq_config *evq_prepare_roots(const struct evq_sender *sender);
 
 /* ---- snapshots/snapshots.c; the sender's thread ---- */
 
-/* Adds to the item's jobs, whose checkpoint lies in memory, how other hosts can fetch it. */
+/* Adds to the jobs of an item in the root shm how other hosts can fetch its checkpoint. */
 void evq_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
                          const struct evq_root *root);
-/* Adds the address of this client's snapshot server to a job that is about to be sent. The
- * connection to Redis is made. */
+/* Adds the address of this client's snapshot server to a job that is about to be sent. Call it when
+ * the connection to Redis is open. */
 void evq_snapshots_place(struct evq_sender *sender, struct evq_job *job);
 
 /* ---- deliver.c; the sender's thread ---- */
 
-/* Sends what is ready, or writes it to the spool. Returns when to call again, monotonic ms;
- * INT64_MAX: there is no need. */
+/* Sends the jobs that are ready, or writes them to the spool. Returns when to call again, monotonic
+ * ms; INT64_MAX: not needed. */
 int64_t evq_deliver(struct evq_sender *sender);
 
 #endif

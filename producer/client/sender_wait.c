@@ -1,4 +1,4 @@
-/* Waiting for the sender's thread: what flush, close and wait do. */
+/* The functions with which flush, close and wait wait for the sender's thread. */
 #include <unistd.h>
 
 #include "producer/client/sender.h"
@@ -45,7 +45,7 @@ void evq_sender_wait(struct evq_sender *sender, int64_t until_ms)
     (void)pthread_cond_timedwait(&sender->progress, &sender->progress_lock, &until);
 }
 
-/* Whether all that is left waits for its checkpoint, and not for us. */
+/* Whether all unsent submits wait for their checkpoints, and none for the sender. */
 static bool is_idle(struct evq_sender *sender, uint64_t ring_position)
 {
     return atomic_load(&sender->taken) >= ring_position && atomic_load(&sender->urgent) == 0 &&
@@ -69,7 +69,7 @@ enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
             status = atomic_load(&sender->away) ? EVQ_E_IO : EVQ_E_TIMEOUT;
             break;
         }
-        // The thread tells of what it sent, not of what it found incomplete: ask again.
+        // The thread signals what it sent, but not that a checkpoint is incomplete, so look again.
         const int64_t again_ms = ready_ms == INT64_MAX ? INT64_MAX : now_ms + ASK_AGAIN_MS;
         evq_sender_wait(sender, again_ms < deadline_ms ? again_ms : deadline_ms);
     }

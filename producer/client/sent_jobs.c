@@ -7,7 +7,7 @@
 struct evq_sent_job {
     char job[EVQ_JOB_ID_BYTES_MAX];
     char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
-    char path[]; // Relative to its root.
+    char path[]; // Path of the checkpoint, relative to its root.
 };
 
 void evq_sent_jobs_init(struct evq_sent_jobs *answers)

@@ -1,6 +1,6 @@
 /*
- * What the queue answered to the newest submits of a client: which job each became. The sender's
- * thread notes, any thread asks.
+ * Remembers which jobs the newest submits of a client became, by the queue's replies. The sender's
+ * thread adds entries; any thread may look them up.
  */
 #ifndef EVQ_PRODUCER_SENT_JOBS_H
 #define EVQ_PRODUCER_SENT_JOBS_H
@@ -16,16 +16,17 @@
 struct evq_sent_jobs {
     pthread_mutex_t lock;
     struct evq_sent_job *entries[EVQ_SENT_JOBS_MAX]; // Round robin.
-    uint64_t count;                                  // Ever.
+    uint64_t count;                                  // All entries that were ever added.
 };
 
 void evq_sent_jobs_init(struct evq_sent_jobs *answers);
 void evq_sent_jobs_free(struct evq_sent_jobs *answers);
-/* sent: the queue's answer; NULL: it refuses the job. Without memory nothing is noted. */
+/* Adds an entry. sent: the queue's reply; NULL: it refused the job. Adds nothing if memory runs
+ * out. */
 void evq_sent_jobs_note(struct evq_sent_jobs *answers, const struct evq_job *job,
                         const struct evq_submitted *sent);
-/* The newest answer of the suite to a path that ends in the job's, which is relative to its root.
- * "": no job whose end is still to come. false: there is none. */
+/* Finds the newest job of the suite whose path, which is relative to its root, is the end of
+ * `path`. out "": no job of it will end. Returns false if there is no entry. */
 bool evq_sent_jobs_find(struct evq_sent_jobs *answers, const char *path, const char *suite,
                         char out[EVQ_JOB_ID_BYTES_MAX]);
 

@@ -49,5 +49,5 @@ void evq_warn(struct evq_warner *warner, enum evq_warning condition, const char 
     }
     (void)evq_error_escape(text, strlen(text), line, sizeof(line));
     (void)dprintf(warner->fd, "evalq: warning: %s\n",
-                  line); // A warning that cannot be said is let go.
+                  line); // A warning that cannot be written is dropped.
 }

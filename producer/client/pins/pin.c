@@ -89,7 +89,7 @@ size_t evq_pin_output_bytes(const char *path)
     return bytes;
 }
 
-/* Of the path beneath OUTPUT_DIR. */
+/* Returns the part of the path beneath OUTPUT_DIR. */
 static const char *pinned_name(const char *path)
 {
     const size_t bytes = evq_pin_output_bytes(path);
@@ -195,7 +195,7 @@ static enum evq_status record_note(const char *directory, const char *line, stru
     return status;
 }
 
-/* Notes which jobs want the pin; with the record's head when it is new. */
+/* Records which jobs want the pin. A new record also gets its head. */
 static enum evq_status record_want(int directory_fd, const struct evq_pin_request *request,
                                    int64_t copied_bytes, bool head, struct evq_error *err)
 {
@@ -217,8 +217,8 @@ static enum evq_status record_want(int directory_fd, const struct evq_pin_reques
     return status;
 }
 
-/* The pin is there from an earlier try: it serves these jobs, too. Locked, so that nobody who saw
- * its last job end releases it meanwhile. */
+/* Adds these jobs to a pin that an earlier try made. Locks it, so that a process that saw its last
+ * job end cannot release it at the same time. */
 static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin *pin,
                       const struct evq_pin_request *request)
 {
@@ -228,7 +228,7 @@ static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin *pin,
     int fd = openat(pins_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool reused = lock >= 0 && fd >= 0 && fstat(lock, &by_fd) == 0 &&
                   fstatat(fd, RECORD_NAME, &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
-                  by_fd.st_ino == by_name.st_ino && // Else it was released before it was locked.
+                  by_fd.st_ino == by_name.st_ino && // Otherwise it was released before the lock.
                   record_want(fd, request, 0, false, NULL) == EVQ_OK;
 
     if (fd >= 0) {
@@ -240,9 +240,9 @@ static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin *pin,
     return reused;
 }
 
-/* A pin takes no room until the trainer deletes the checkpoint; then the next save lacks it. So
- * there must be room for two more: of a folder, what is held apart from the checkpoint lacks the
- * optimizer's states, which are twice the weights. */
+/* Checks that the file system has space for two more checkpoints. A pin needs space only once the
+ * trainer deletes the checkpoint, and the trainer's next saves then lack it. A held copy of a
+ * folder has only the weights; the optimizer's states need twice as much. */
 static enum evq_status room_check(int directory_fd, const struct evq_pin_request *request,
                                   const struct evq_tree_clone *clone, struct evq_error *err)
 {
@@ -251,7 +251,7 @@ static enum evq_status room_check(int directory_fd, const struct evq_pin_request
         clone->files > 1 && request->source != NULL && strcmp(request->source, request->path) != 0;
 
     if (fstatvfs(directory_fd, &room) != 0) {
-        return EVQ_OK; // Not known.
+        return EVQ_OK; // The space is unknown.
     }
     uint64_t free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
     uint64_t wanted = (uint64_t)clone->bytes * (weights_only ? 4 : 2);
@@ -288,7 +288,7 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
     const char *source = request->source != NULL ? request->source : request->path;
     if (slash != NULL) {
         (void)snprintf(folder, sizeof(folder), "%.*s", (int)(slash - base), base);
-        (void)mkdirat(fd, folder, 0777); // Where it fails, so does what follows.
+        (void)mkdirat(fd, folder, 0777); // If it fails, the next call fails too.
     }
     enum evq_status status = fd >= 0 ? evq_tree_clone(&clone, source, fd, base, err)
                                      : evq_error_set(err, EVQ_E_IO, "pin: %s", strerror(errno));
@@ -309,7 +309,7 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
         }
     }
     if (status != EVQ_OK || pin->found) {
-        (void)!evq_tree_remove(pins_fd, half, NULL); // `evalq gc` takes what is left.
+        (void)!evq_tree_remove(pins_fd, half, NULL); // `evalq gc` removes the rest.
     }
     pin->kind = clone.kind;
     pin->lacks_reflink = clone.lacks_reflink;
@@ -391,7 +391,7 @@ enum evq_status evq_pin_verify(const struct evq_pin_request *request, const stru
                                request->root_path, request->path);
     }
     if (status != EVQ_OK) {
-        (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` takes what is left.
+        (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` removes the rest.
     }
     return status == EVQ_E_INCOMPLETE ? EVQ_E_CHANGED : status;
 }

@@ -25,8 +25,8 @@ struct record_job {
     bool refused;
 };
 
-struct record {             // Pointers into text.
-    struct evq_buffer text; // What the others point into.
+struct record {             // The record of a pin. Its strings are in text.
+    struct evq_buffer text; // Content of the file.
     const char *queue;
     const char *run;
     int64_t copied_bytes;
@@ -68,7 +68,7 @@ static void record_line(struct record *record, char *line)
         record->created_ms = strtoll(rest, NULL, 10);
     } else if (strcmp(line, "want") == 0) {
         struct record_job *job = record_job_of(record, rest);
-        if (job != NULL) { // Wanted again: what became of it before counts no more.
+        if (job != NULL) { // It is wanted again, so its earlier state no longer counts.
             job->sent_as = NULL;
             job->refused = false;
         }
@@ -94,7 +94,7 @@ static void record_line(struct record *record, char *line)
     }
 }
 
-/* EVQ_E_NOT_FOUND: no pin, or none of this version, is there. */
+/* EVQ_E_NOT_FOUND: there is no pin, or one of another version. */
 static enum evq_status record_read(const char *directory, struct record *record)
 {
     char path[PATH_MAX + 8];
@@ -118,7 +118,7 @@ static enum evq_status record_read(const char *directory, struct record *record)
             *end = '\0';
             record_line(record, line);
         }
-        line = end != NULL ? end + 1 : NULL; // A last line without its end is torn.
+        line = end != NULL ? end + 1 : NULL; // A last line without a newline is torn.
     }
     return EVQ_OK;
 }
@@ -151,7 +151,7 @@ enum evq_status evq_pin_release(const char *directory, struct evq_error *err)
     return status;
 }
 
-/* Whether a job needs the pin. waited: those that the queue never heard of, or lost, no more. */
+/* Whether a job needs the pin. waited: the time is up for jobs that were never sent or are lost. */
 static bool job_needs(const struct record *record, const struct record_job *job, bool waited,
                       evq_pin_job_fn job_state, void *context)
 {
@@ -175,7 +175,7 @@ int evq_pin_lock(const char *directory)
     (void)snprintf(path, sizeof(path), "%s/" RECORD_NAME, directory);
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0) {
-        (void)flock(fd, LOCK_EX); // Where there are no locks there is the rename alone.
+        (void)flock(fd, LOCK_EX); // Without locks, only the rename protects the pin.
     }
     return fd;
 }
@@ -189,7 +189,7 @@ enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, v
 
     *ret_released = false;
     if (record_read(directory, &record) != EVQ_OK) {
-        *ret_released = true; // It went with an earlier release.
+        *ret_released = true; // An earlier call released it.
         return EVQ_OK;
     }
     bool waited = unsent_ms >= 0 && evq_clock_unix_ms() - record.created_ms > unsent_ms;
@@ -201,7 +201,7 @@ enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, v
     if (needed) {
         return EVQ_OK;
     }
-    // Since it was read, another process may have found the pin and want it: its record only grows.
+    // Another process may have added a job since the record was read. The record only grows.
     int lock = evq_pin_lock(directory);
     enum evq_status status = EVQ_OK;
     if (lock < 0 || (fstat(lock, &info) == 0 && (uint64_t)info.st_size == bytes)) {
@@ -314,7 +314,7 @@ void evq_pin_tidy(const char *output_dir)
     char path[PATH_MAX];
 
     (void)snprintf(path, sizeof(path), "%s/" PINS_PATH, output_dir);
-    if (rmdir(path) == 0) { // Fails, as it should, while anything is in it.
+    if (rmdir(path) == 0) { // Fails if it is not empty, as it should.
         (void)snprintf(path, sizeof(path), "%s/.evalq", output_dir);
         (void)rmdir(path);
     }

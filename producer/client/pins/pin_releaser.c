@@ -8,7 +8,7 @@
 #include "shared/queue/codec.h"
 
 #define LOOK_EVERY_MS 5000
-#define LOOK_SOON_MS  100 // While most of those that a look looks at are done with.
+#define LOOK_SOON_MS  100 // The pause if most of the pins that were checked could be released.
 #define LOOK_PINS_MAX 64
 
 struct visit {
@@ -37,7 +37,7 @@ void evq_pin_releaser_visit(struct evq_pin_releaser *releaser, const char *outpu
     char **outputs =
         realloc(releaser->outputs, (releaser->output_count + 1) * sizeof(releaser->outputs[0]));
     if (outputs == NULL) {
-        return; // `evalq gc` finds what is not released here.
+        return; // `evalq gc` releases the others.
     }
     releaser->outputs = outputs;
     outputs[releaser->output_count] = strdup(output_dir);
@@ -82,7 +82,7 @@ static void message_keep(const char *directory, const struct evq_job *job, const
 
     evq_buffer_init(&message, EVQ_JOB_BYTES_MAX);
     if (evq_codec_job_encode(job, &message, NULL) == EVQ_OK) {
-        // Without it the pin is held all the same, and `evalq scan` may find the checkpoint.
+        // Without the message the pin still keeps the checkpoint, and `evalq scan` may find it.
         (void)!evq_pin_message_keep(directory, sent_as, message.data, message.bytes, NULL);
     }
     evq_buffer_free(&message);
@@ -95,15 +95,15 @@ void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
 
     evq_job_id(job, id);
     if (sent == NULL || sent->state >= EVQ_JOB_DONE) {
-        (void)!evq_pin_refused(directory, id, NULL); // As the header says.
+        (void)!evq_pin_refused(directory, id, NULL); // The header says what a failure means.
     } else {
         message_keep(directory, job, sent->id);
         (void)!evq_pin_sent(directory, id, sent->id, epoch, NULL); // Likewise.
     }
 }
 
-/* In the object that json stands in, the value of key; false: there is none, or the text is no
- * JSON. */
+/* Finds the value of key in the object that json is in. Returns false if there is none, or if the
+ * text is not JSON. */
 static bool json_member(struct evq_json *json, const char *key, struct evq_json_token *ret_value)
 {
     struct evq_json_token token;
@@ -123,8 +123,8 @@ static bool json_member(struct evq_json *json, const char *key, struct evq_json_
     return false;
 }
 
-/* {"job": {"state": ..., "ended": ...}}; other objects in it have states of their own. Changes the
- * text. *ret_ended_ms: unix ms, 0 where it is not said. */
+/* Reads state and end from {"job": {"state": ..., "ended": ...}}; other objects of the text have
+ * states too. Changes the text. *ret_ended_ms: unix ms; 0: not given. */
 static bool json_state(char *text, enum evq_job_state *ret_state, int64_t *ret_ended_ms)
 {
     struct evq_json json;
@@ -145,7 +145,7 @@ static bool json_state(char *text, enum evq_job_state *ret_state, int64_t *ret_e
             return false;
         }
         if (state && value.kind == EVQ_JSON_STRING) {
-            if (strcmp(value.text, "bad") == 0) { // Set aside: it runs no more, nor can be retried.
+            if (strcmp(value.text, "bad") == 0) { // Set aside: it can neither run nor be retried.
                 *ret_state = EVQ_JOB_CANCELLED;
                 known = true;
             } else {
@@ -160,7 +160,7 @@ static bool json_state(char *text, enum evq_job_state *ret_state, int64_t *ret_e
     return known;
 }
 
-/* Sends a job again that the queue lost, as it was sent. */
+/* Sends a job that the queue lost again, with its first message. */
 static enum evq_pin_job job_again(struct evq_pin_releaser_ask *ask, const char *job)
 {
     struct evq_buffer message;
@@ -174,7 +174,8 @@ static enum evq_pin_job job_again(struct evq_pin_releaser_ask *ask, const char *
         evq_codec_job_decode(message.data, message.bytes, &lost, NULL) == EVQ_OK &&
         evq_queue_submit(ask->queue, lost, 0, &again, &ask->error) == EVQ_OK) {
         evq_job_id(lost, id);
-        // If it cannot be noted, the next look finds it lost, and the queue knows it.
+        // If this cannot be recorded, the next check may send the job again: a duplicate, which the
+        // queue recognises.
         (void)!evq_pin_message_keep(ask->directory, again.id, message.data, message.bytes, NULL);
         (void)!evq_pin_sent(ask->directory, id, again.id, ask->epoch, NULL);
         ask->sent_again++;
@@ -197,7 +198,7 @@ enum evq_pin_job evq_pin_releaser_job_state(void *context, const char *queue, co
     }
     enum evq_status status = evq_queue_show(ask->queue, job, &json, &ask->error);
     if (status == EVQ_E_NOT_FOUND && epoch[0] != '\0' && strcmp(epoch, ask->epoch) == 0) {
-        return EVQ_PIN_JOB_ENDED; // Its record went some time after its end.
+        return EVQ_PIN_JOB_ENDED; // The queue removed its record some time after its end.
     }
     if (status == EVQ_E_NOT_FOUND) {
         return ask->directory != NULL ? job_again(ask, job) : EVQ_PIN_JOB_LOST;
@@ -222,7 +223,7 @@ enum evq_pin_job evq_pin_releaser_job_state(void *context, const char *queue, co
                : EVQ_PIN_JOB_ENDED;
 }
 
-/* Looks at one pin; true when it was released, and another stands in its place. */
+/* Checks one pin. Returns true if it was released; the last pin of the list then has its place. */
 static bool pin_look(struct evq_pin_releaser *releaser, size_t at, struct evq_pin_releaser_ask *ask)
 {
     struct evq_pin_releaser_pin *pin = &releaser->pins[at];
@@ -230,7 +231,7 @@ static bool pin_look(struct evq_pin_releaser *releaser, size_t at, struct evq_pi
 
     ask->directory = pin->directory;
     ask->dead_ms = 0;
-    // What cannot be removed now is tried at the next look.
+    // If it cannot be removed now, the next check tries again.
     (void)!evq_pin_check(pin->directory, evq_pin_releaser_job_state, ask, -1, &released, NULL);
     pin->dead_ms = ask->dead_ms;
     if (released) {
@@ -241,7 +242,7 @@ static bool pin_look(struct evq_pin_releaser *releaser, size_t at, struct evq_pi
     return released;
 }
 
-/* Of the pins that are kept for a retry, only the newest most stay. */
+/* Releases the oldest pins that are kept for a retry until `most` are left. */
 static bool dead_trim(struct evq_pin_releaser *releaser, struct evq_pin_releaser_ask *ask,
                       size_t most)
 {

@@ -1,5 +1,5 @@
 /*
- * Cloning and removing directory trees, for pins. Any thread.
+ * Clones and removes directory trees, for pins. Any thread.
  */
 #ifndef EVQ_PRODUCER_TREE_H
 #define EVQ_PRODUCER_TREE_H
@@ -10,18 +10,18 @@
 #include "producer/client/pins/pin.h"
 
 struct evq_tree_clone {
-    int root_fd;           // Links are followed beneath it only.
-    const char *root_path; // For messages: what source paths are relative to.
-    bool reflink;          // Becomes false when the file system cannot.
+    int root_fd;           // Symbolic links are followed only beneath this directory.
+    const char *root_path; // Its path, for messages.
+    bool reflink;          // Becomes false if the file system cannot clone.
     bool hard_link;
     int64_t copy_bytes_max;
     bool (*stopped)(const void *context);
     const void *stop_context;
-    enum evq_pin_kind kind; // The weakest used so far.
+    enum evq_pin_kind kind; // The last in the enum of the ways used so far.
     int64_t copied_bytes;
-    int64_t bytes; // Of all files, however they were cloned.
+    int64_t bytes; // Bytes of all files, cloned in any way.
     uint32_t files;
-    bool lacks_reflink; // The file system knows none, of any file.
+    bool lacks_reflink; // The file system cannot clone any file.
 };
 
 /* Clones path (a file or a directory, relative to the root) as `name` in target_fd. Errors as
@@ -29,7 +29,8 @@ struct evq_tree_clone {
 enum evq_status evq_tree_clone(struct evq_tree_clone *clone, const char *path, int target_fd,
                                const char *name, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Removes name in parent_fd with all below it; follows no link. Not being there is EVQ_OK. */
+/* Removes name in parent_fd and everything below it. Follows no symbolic link. EVQ_OK also if it
+ * does not exist. */
 enum evq_status evq_tree_remove(int parent_fd, const char *name,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -14,14 +14,14 @@ void evq_snapshot_peer_begin(struct evq_snapshot_peer *peer, int fd)
 {
     *peer = (struct evq_snapshot_peer){
         .fd = fd, .file = -1, .deadline_ms = evq_clock_mono_ms() + EVQ_SNAPSHOT_PEER_REQUEST_MS};
-    (void)!evq_fork_watch(fd, NULL); // Unwatched, a forked child may keep it open for its life.
+    (void)!evq_fork_watch(fd, NULL); // If it fails, a forked child may keep it open.
 }
 
 void evq_snapshot_peer_end(struct evq_snapshot_peer *peer)
 {
     if (peer->fd >= 0) {
         evq_fork_forget(peer->fd);
-        (void)shutdown(peer->fd, SHUT_RDWR); // Also where a forked child holds it.
+        (void)shutdown(peer->fd, SHUT_RDWR); // Also if a forked child has it open.
         (void)close(peer->fd);
     }
     evq_file_close(&peer->file);
@@ -84,7 +84,7 @@ static bool request_read(struct evq_snapshot_peer *peer, evq_snapshot_find_fn fi
     case EVQ_E_INCOMPLETE:
         return true;
     default:
-        return false; // Whoever speaks so gets no answer.
+        return false; // This is not a request, so it gets no reply.
     }
 }
 
@@ -108,7 +108,7 @@ static bool bytes_send(struct evq_snapshot_peer *peer)
 
     const ssize_t sent = sendfile(peer->fd, peer->file, &at, most);
     if (sent <= 0) {
-        return later(sent); // 0: the file was cut, which its checksum would tell too.
+        return later(sent); // 0: the file was truncated; its checksum would show it too.
     }
     peer->at += sent;
     if (peer->at - peer->mark >= EVQ_SNAPSHOT_PEER_BLOCK) {

@@ -27,7 +27,7 @@
 #include "shared/base/hex.h"
 
 #define READ_BYTES (1 << 20)
-#define ACCEPT_MS  1000 // Between tries while there are no descriptors to accept with.
+#define ACCEPT_MS  1000 // The pause after accept() failed because no descriptor was free.
 
 struct offer {
     char *path;
@@ -38,15 +38,15 @@ struct offer {
 
 struct evq_snapshot_server {
     int listen_fd; // -1: not listening yet.
-    int stop_fd;   // An eventfd; readable: end.
+    int stop_fd;   // An eventfd. If it is readable, the thread must end.
     pthread_t thread;
     char place[EVQ_SNAPSHOT_PLACE_BYTES_MAX + 1];
-    struct evq_snapshot_peer peers[EVQ_SNAPSHOT_SERVER_PEERS_MAX]; // The thread's,
-    int64_t accept_ms; // and this: nobody is accepted before it, monotonic.
+    struct evq_snapshot_peer peers[EVQ_SNAPSHOT_SERVER_PEERS_MAX]; // The thread's own.
+    int64_t accept_ms; // The thread's own. No connection is accepted before it, monotonic.
 
-    pthread_mutex_t lock; // Of what follows.
+    pthread_mutex_t lock; // Guards the members below.
     struct offer offers[EVQ_SNAPSHOT_SERVER_OFFERS_MAX];
-    size_t offer_count; // Ever made: the newest are in the array.
+    size_t offer_count; // Number of all offers so far. The array has the newest.
 };
 
 enum evq_status evq_snapshot_server_open(struct evq_snapshot_server **ret_server,
@@ -77,7 +77,7 @@ void evq_snapshot_server_close(struct evq_snapshot_server *server)
         (void)!write(server->stop_fd, &one, sizeof(one)); // An eventfd at 0 always takes 1.
         (void)pthread_join(server->thread, NULL);         // Our own thread, joined once.
         evq_fork_forget(server->listen_fd);
-        (void)shutdown(server->listen_fd, SHUT_RDWR); // Refused from now on, whoever else holds it.
+        (void)shutdown(server->listen_fd, SHUT_RDWR); // Also if a forked child has it open.
         (void)close(server->listen_fd);
     }
     evq_file_close(&server->stop_fd);
@@ -109,7 +109,8 @@ static enum evq_status file_open(const char *path, int *ret_fd, struct stat *ret
     return EVQ_OK;
 }
 
-/* Read, not mapped: a file that is cut meanwhile must not be a signal in somebody's trainer. */
+/* Computes the checksum. Reads instead of mapping, because a mapping of a file that is truncated
+ * would raise SIGBUS in the trainer. */
 static enum evq_status file_checksum(int fd, const char *path, int64_t bytes, char out[33],
                                      struct evq_error *err)
 {
@@ -165,7 +166,7 @@ enum evq_status evq_snapshot_server_offer(struct evq_snapshot_server *server, co
     if (status != EVQ_OK) {
         return status;
     }
-    // Written by this thread alone: reading needs no lock.
+    // Only this thread writes the offers, so it reads them without the lock.
     for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_OFFERS_MAX; i++) {
         const struct offer *offer = &server->offers[i];
         if (offer_is(offer, &info) && strcmp(offer->path, path) == 0) {
@@ -199,7 +200,7 @@ out:
     return status;
 }
 
-/* Takes as long for a wrong token as for a right one. */
+/* Compares tokens in constant time. */
 static bool token_equal(const char *a, const char *b)
 {
     unsigned char difference = 0;
@@ -210,7 +211,7 @@ static bool token_equal(const char *a, const char *b)
     return difference == 0;
 }
 
-/* evq_snapshot_find_fn: the file under its token, as long as it is the one that was offered. */
+/* Opens the file of a token, if it is still the file that was offered. An evq_snapshot_find_fn. */
 static int offer_find(void *context, const struct evq_snapshot_request *request, int64_t *ret_bytes)
 {
     struct evq_snapshot_server *server = context;
@@ -238,8 +239,8 @@ static int offer_find(void *context, const struct evq_snapshot_request *request,
 
 /* ---- the thread ---- */
 
-/* A free place, else that of who has been silent longest: whoever does not know a token cannot keep
- * out who does. NULL: all of them are being served. */
+/* Returns a free entry. If there is none, takes the one that has been silent longest, so that idle
+ * connections cannot keep workers out. NULL: all connections have sent a request. */
 static struct evq_snapshot_peer *peer_place(struct evq_snapshot_server *server)
 {
     struct evq_snapshot_peer *place = NULL;
@@ -268,7 +269,7 @@ static void peer_accept(struct evq_snapshot_server *server)
     const int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-            server->accept_ms = evq_clock_mono_ms() + ACCEPT_MS; // The others go on.
+            server->accept_ms = evq_clock_mono_ms() + ACCEPT_MS; // Transfers continue.
         }
         return;
     }
@@ -278,11 +279,11 @@ static void peer_accept(struct evq_snapshot_server *server)
         return;
     }
     const size_t bytes = evq_snapshot_reply_format(&reply, line);
-    (void)!send(fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL); // It asks again in any case.
+    (void)!send(fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL); // If lost, the peer asks again.
     (void)close(fd);
 }
 
-/* Fills the array and waits until something of it is ready or due. */
+/* Fills the array and waits until a descriptor is ready or a deadline is reached. */
 static void server_wait(const struct evq_snapshot_server *server,
                         struct pollfd items[2 + EVQ_SNAPSHOT_SERVER_PEERS_MAX])
 {
@@ -308,7 +309,8 @@ static void *server_main(void *argument)
     bool stopped = false;
 
     (void)prctl(PR_SET_NAME, "evalq-snapshots", 0, 0, 0); // For people; it works without.
-    // As the sender: it takes no core from a thread that computes. Else as any other thread.
+    // Like the sender's thread, it must not take a core from a computing thread. If this fails, it
+    // runs as any other thread.
     (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &no_priority);
     while (!stopped) {
         server_wait(server, items);
@@ -336,7 +338,7 @@ static uint16_t *address_port(struct sockaddr_storage *address)
                                           : &((struct sockaddr_in *)address)->sin_port;
 }
 
-/* host as an address, port 0; false: it is a name. */
+/* Parses host as an address with port 0. Returns false if it is a name. */
 static bool address_parse(const char *host, struct sockaddr_storage *out, socklen_t *out_bytes)
 {
     struct sockaddr_in *four = (struct sockaddr_in *)out;
@@ -370,8 +372,8 @@ static int listen_at(const struct sockaddr_storage *address, socklen_t bytes)
     return fd;
 }
 
-/* The one address where it is ours; else all of them, IPv6 and IPv4 by one socket where there is
- * IPv6. */
+/* Listens on the address of host if it is this machine's, otherwise on all addresses: with one
+ * socket for IPv6 and IPv4 if there is IPv6. */
 static int listen_for(const char *host)
 {
     struct sockaddr_storage address;

@@ -3,7 +3,7 @@
 
 #include "producer/client/sender.h"
 
-/* The file that is to be read: the pinned copy, where there is one. false: too long. */
+/* Makes the path of the file to serve: the pinned copy if there is one. False: it is too long. */
 static bool item_path(const struct evq_pending *item, const struct evq_root *root,
                       char out[PATH_MAX])
 {
@@ -70,13 +70,13 @@ void evq_snapshots_place(struct evq_sender *sender, struct evq_job *job)
         sender->snapshots == NULL) {
         return;
     }
-    if (host[0] == '\0') { // As Redis is reached; by a unix socket, that is from this machine.
+    if (host[0] == '\0') { // Use the address from which we reach Redis.
         host = evq_snapshot_server_local(evq_conn_fd(sender->conn), local) ? local : "127.0.0.1";
     }
     if (evq_snapshot_server_listen(sender->snapshots, host, &place, &error) != EVQ_OK) {
         evq_warn(&sender->warner, EVQ_WARN_SNAPSHOT, "no worker on another host can fetch: %s",
                  error.message);
-        return; // Workers of this machine can.
+        return; // Only workers of this machine can read it.
     }
     place = evq_arena_strdup(job->arena, place);
     job->snapshot.place = place != NULL ? place : "";

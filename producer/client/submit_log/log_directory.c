@@ -24,7 +24,7 @@ enum evq_status evq_log_directory_make(const char *directory, struct evq_error *
     memcpy(path, directory, bytes + 1);
     for (char *slash = path + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
         *slash = '\0';
-        (void)mkdir(path, 0700); // Its failure shows at the last one.
+        (void)mkdir(path, 0700); // A failure shows at the last directory.
         *slash = '/';
     }
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
@@ -37,12 +37,12 @@ enum evq_status evq_log_directory_make(const char *directory, struct evq_error *
                              path);
     }
     if ((info.st_mode & 0077) != 0) {
-        (void)chmod(path, 0700); // Another's directory: its owner decided.
+        (void)chmod(path, 0700); // It fails if another user owns the directory.
     }
     return EVQ_OK;
 }
 
-/* Whether the file system's pages may have to wait for another machine. */
+/* Whether access to the file system can wait for another machine. */
 static bool on_network(const char *path)
 {
     // From statfs(2) and the file systems' own sources; FUSE may be anything.
@@ -73,7 +73,7 @@ static bool usable(const char *path, int64_t room_bytes, struct evq_error *err)
     if (evq_log_directory_make(path, err) != EVQ_OK) {
         return false;
     }
-    // In a directory that everybody may write to, the name may be another's.
+    // In /var/tmp and /dev/shm another user may have made a directory of this name.
     if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) {
         (void)evq_error_set(err, EVQ_E_INVALID, "'%s' is not this user's directory", path);
         return false;

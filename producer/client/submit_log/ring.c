@@ -47,7 +47,8 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload, size_t
 
     do {
         uint64_t head = atomic_load_explicit(&header->head, memory_order_acquire);
-        // Others may have pushed, and been taken, since the tail was read: then it is read again.
+        // If head is beyond position, records were pushed and released since the tail was read.
+        // Then the swap fails, and the tail is read again.
         if (head <= position && position + span - head > ring->data_bytes) {
             return EVQ_E_FULL;
         }
@@ -67,14 +68,14 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload, size_t
     return EVQ_OK;
 }
 
-/* Checks the record whose commit word is right; copies it out. */
+/* Checks the record, whose commit word is right, and copies it out. */
 static bool record_copy(const struct evq_ring *ring, uint64_t position, void *out,
                         size_t *ret_bytes)
 {
     const struct evq_ring_record *record = record_at(ring, position);
     size_t bytes = record->bytes;
     size_t offset = 0;
-    // Nothing that an earlier owner left may reach into what came since.
+    // A record of an earlier owner cannot reach beyond the end of what that owner left.
     const uint64_t end = position < ring->left ? ring->left : evq_ring_tail(ring);
 
     if (record->position != position || bytes == 0 || bytes > EVQ_RING_PAYLOAD_BYTES_MAX ||
@@ -110,11 +111,10 @@ enum evq_status evq_ring_take(struct evq_ring *ring, uint64_t *cursor, void *out
         if (*cursor >= ring->inherited && !committed) {
             return EVQ_E_NOT_FOUND; // A living thread is still writing it.
         }
-        // Left torn by a dead owner, or damaged: go on where a record that is whole begins.
+        // A dead owner left it torn, or it is damaged: continue at the next whole record.
         if (committed) {
             ring->corrupt++;
-            ring->inherited =
-                tail; // Its length cannot be trusted, so the next one has to be found.
+            ring->inherited = tail; // Its length may be wrong, so the next record must be searched.
         }
         ring->torn += EVQ_RING_ALIGN;
         *cursor += EVQ_RING_ALIGN;

@@ -1,19 +1,22 @@
 /*
- * The submit ring: records in a file mapping, so that they outlive the process. Many threads push,
- * one takes.
+ * The submit ring: submits as records in a file mapping, so that they outlive the process. Any
+ * thread may push; one thread takes and releases.
  *
- * File QUEUE@RUN.ring, or QUEUE@RUN@N.ring for a second process of the same run; its owner holds
- * flock() on it. A page of header, then a power of two of data. A record is a 32-byte head (commit
- * word, length, checksum, position) and its payload, at a multiple of 32, wrapping at the end.
- * Positions only rise; offset = position modulo size.
+ * The file is QUEUE@RUN.ring, or QUEUE@RUN@N.ring for a further process of the same run. Its owner
+ * holds flock() on it. It has one page of header and then the data, whose size is a power of two. A
+ * record begins at a multiple of 32: a 32-byte head (commit word, length, checksum, position), then
+ * the payload, which wraps at the end of the data. Positions only rise; the offset in the data is
+ * the position modulo the size.
  *
- *     push   reserve by compare-and-swap of `tail`, copy, checksum, then the commit word: position
- * ^ nonce take   wait for the commit word at the cursor, check, copy out; release() moves `head`,
- * which frees room death  between reserving and committing leaves a torn record: whoever opens the
- * file next sees neither commit word nor checksum there and goes on at the next multiple of 32
- * where both, and the position, are right
+ *   push     reserves space by a compare-and-swap of `tail`, copies, adds the checksum,
+ *            and writes the commit word last: position ^ nonce
+ *   take     looks for the commit word at the cursor, checks the record and copies it out
+ *   release  moves `head`, which frees the space
  *
- * Blocks are reserved when the file is made, so that a full disk cannot fault the trainer.
+ * If a process dies between reserving and committing, it leaves a torn record. The next owner skips
+ * it: it continues at the next multiple of 32 where commit word, checksum and position are right.
+ *
+ * The file's blocks are allocated when it is made, so that a full disk cannot kill the trainer.
  */
 #ifndef EVQ_PRODUCER_RING_H
 #define EVQ_PRODUCER_RING_H
@@ -33,10 +36,10 @@
 struct evq_ring;
 
 /*
- * Opens, in directory, the first ring of (queue, run) that no living process owns, with what it
- * still holds, or makes one of data_bytes (rounded up to a power of two; an existing file keeps its
- * size). A file that is no ring is set aside as *.bad. EVQ_E_INVALID: no locks or mappings on this
- * file system; EVQ_E_LIMIT: EVQ_RING_FILES_MAX in use.
+ * Opens the first ring of (queue, run) in directory that no living process owns; its records stay.
+ * If there is none, makes one of data_bytes, rounded up to a power of two. A file that is not a
+ * ring is renamed to *.bad. EVQ_E_INVALID: the file system has no locks or mappings. EVQ_E_LIMIT:
+ * living processes own EVQ_RING_FILES_MAX rings.
  */
 enum evq_status evq_ring_open(const char *directory, const char *queue, const char *run,
                               size_t data_bytes, struct evq_ring **ret_ring,
@@ -47,23 +50,25 @@ enum evq_status evq_ring_adopt(const char *directory, const char *queue, const c
                                struct evq_ring **ret_rings, size_t rings_max, size_t *ret_count,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Unmaps and unlocks; removes the file, too, if asked and it is empty. Accepts NULL. */
+/* Unmaps and unlocks the file. remove: also removes it if it is empty. Accepts NULL. */
 void evq_ring_close(struct evq_ring *ring, bool remove);
 
-/* Any thread. EVQ_E_FULL, EVQ_E_LIMIT. Takes no lock and calls no system. */
+/* Any thread. Takes no lock and makes no system call. EVQ_E_FULL: there is no space. EVQ_E_LIMIT:
+ * the payload is too long. */
 enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload,
                               size_t bytes) EVQ_CHECK_RESULT;
 
 /*
- * The next committed record at or after *cursor (from evq_ring_head() on) is copied into out, which
- * holds EVQ_RING_PAYLOAD_BYTES_MAX; *cursor moves past it. EVQ_E_NOT_FOUND: none yet. The taking
- * thread only.
+ * Copies the next committed record at or after *cursor into out, which has room for
+ * EVQ_RING_PAYLOAD_BYTES_MAX, and moves *cursor past it. The first cursor is evq_ring_head().
+ * EVQ_E_NOT_FOUND: there is no record yet. Only the thread that takes.
  */
 enum evq_status evq_ring_take(struct evq_ring *ring, uint64_t *cursor, void *out,
                               size_t *ret_bytes) EVQ_CHECK_RESULT;
-/* take would find something to look at. */
+/* Whether evq_ring_take() has something to look at. */
 bool evq_ring_ready(const struct evq_ring *ring, uint64_t cursor);
-void evq_ring_release(struct evq_ring *ring, uint64_t position); // Everything before it is done.
+/* Frees the space of all records before the position. */
+void evq_ring_release(struct evq_ring *ring, uint64_t position);
 
 uint64_t evq_ring_head(const struct evq_ring *ring);
 uint64_t evq_ring_tail(const struct evq_ring *ring);
@@ -74,18 +79,19 @@ evq_ring_corrupt(const struct evq_ring *ring); // Committed records that failed 
 int evq_ring_fd(const struct evq_ring *ring);  // For fork handlers: a child closes it.
 const char *evq_ring_path(const struct evq_ring *ring);
 
-/* Says in the file that its owner lives: where writes through a mapping leave its time alone, as on
- * tmpfs, the sweep would else take it for as old as it was when it was opened. */
+/* Sets the file's time to now, as a sign that its owner lives. On tmpfs, writes through a mapping
+ * do not change the time, so evq_ring_sweep() would take the file for older than it is. */
 void evq_ring_touch(struct evq_ring *ring);
 
 /*
- * Of rings whose owners are dead: those with nothing in them go, those that nobody wrote into or
- * touched for keep_ms too, with their spools, and what stays takes no more room than it holds.
- * Returns how many went that held something. Any process, at any time.
+ * Cleans up rings whose owners are dead. Removes those that are empty, and those that nobody wrote
+ * into or touched for keep_ms, with their spools. The others shrink to the disk space that their
+ * records need. Returns how many of the removed rings held records. Any process may call it at any
+ * time.
  */
 size_t evq_ring_sweep(const char *directory, int64_t keep_ms);
 
-/* Calls on_run once for each (queue, run) that has a ring in directory, owned or left. */
+/* Calls on_run once for each (queue, run) that has a ring in directory, owned or not. */
 typedef void (*evq_ring_fn)(void *context, const char *queue, const char *run);
 enum evq_status evq_ring_list(const char *directory, evq_ring_fn on_run, void *context,
                               struct evq_error *err) EVQ_CHECK_RESULT;

@@ -103,7 +103,7 @@ static enum evq_status ring_map(struct evq_ring *ring, size_t file_bytes, struct
     return EVQ_OK;
 }
 
-/* Has the blocks of the file there. */
+/* Allocates the blocks of the file. */
 static enum evq_status ring_reserve(const struct evq_ring *ring, size_t bytes,
                                     struct evq_error *err)
 {
@@ -113,17 +113,17 @@ static enum evq_status ring_reserve(const struct evq_ring *ring, size_t bytes,
     sigset_t too_large;
     int failed = EINTR;
 
-    // On tmpfs a signal ends it and undoes what it did: a profiler's would each time. One that
-    // cannot be held back, as a debugger's, comes once.
+    // On tmpfs a signal ends fallocate() and undoes its work, so signals are blocked: those of a
+    // profiler would end every try. A signal that cannot be blocked, as a debugger's, comes once.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int tries = 0; failed == EINTR && tries < RESERVE_TRIES; tries++) {
         failed = posix_fallocate(ring->fd, 0, (off_t)bytes);
     }
-    if (failed == EFBIG) { // RLIMIT_FSIZE: its signal, meant for us, would end the trainer.
+    if (failed == EFBIG) { // SIGXFSZ of RLIMIT_FSIZE is pending and would end the trainer.
         sigemptyset(&too_large);
         sigaddset(&too_large, SIGXFSZ);
-        (void)sigtimedwait(&too_large, NULL, &now); // Where it is ignored there is none.
+        (void)sigtimedwait(&too_large, NULL, &now); // There is no signal if it is ignored.
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed == 0 ? EVQ_OK
@@ -138,8 +138,8 @@ static enum evq_status ring_make(struct evq_ring *ring, size_t data_bytes, struc
     size_t file_bytes = EVQ_RING_HEADER_BYTES + data_bytes;
     int flags = 0;
 
-    // Copy-on-write would need room at every write, and a mapping can report its lack by a signal
-    // alone.
+    // Copy-on-write would need new disk space at every write. If there is none, a write into a
+    // mapping ends in a signal.
     if (ioctl(ring->fd, FS_IOC_GETFLAGS, &flags) == 0) {
         flags |= FS_NOCOW_FL;
         (void)ioctl(ring->fd, FS_IOC_SETFLAGS, &flags); // Not every file system knows it.
@@ -172,8 +172,9 @@ static void ring_unmap(struct evq_ring *ring)
     }
 }
 
-/* Takes what the locked file holds; a file that is no ring goes aside (EVQ_E_CORRUPT). Empty:
- * EVQ_E_NOT_FOUND. reserve: to write into it, so that blocks which a sweep gave back are there. */
+/* Maps the locked file as a ring. reserve: the caller will write, so the blocks that a sweep gave
+ * back are allocated again. EVQ_E_CORRUPT: it is not a ring, and was renamed. EVQ_E_NOT_FOUND: it
+ * is empty. */
 static enum evq_status ring_recover(struct evq_ring *ring, bool reserve, struct evq_error *err)
 {
     struct stat info;
@@ -182,7 +183,7 @@ static enum evq_status ring_recover(struct evq_ring *ring, bool reserve, struct 
         return evq_error_set(err, EVQ_E_IO, "'%s': %s", ring->path, strerror(errno));
     }
     if (info.st_size == 0) {
-        return EVQ_E_NOT_FOUND; // Made, and its maker died before it wrote anything.
+        return EVQ_E_NOT_FOUND; // Its maker died before it wrote the header.
     }
     if (info.st_size >= EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MIN &&
         (uint64_t)info.st_size <= (uint64_t)EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MAX) {
@@ -287,7 +288,7 @@ enum evq_status evq_ring_adopt(const char *directory, const char *queue, const c
             ret_rings[(*ret_count)++] = ring;
         } else if (status == EVQ_E_NOMEM) {
             return status;
-        } // Owned, absent, or set aside: nothing to take.
+        } // The file has an owner, does not exist, or was renamed.
     }
     return EVQ_OK;
 }
@@ -306,14 +307,14 @@ void evq_ring_close(struct evq_ring *ring, bool remove)
     ring_unmap(ring);
     if (ring->fd >= 0) {
         if (remove && empty) {
-            (void)unlink(ring->path); // While locked: nobody else can have taken it.
+            (void)unlink(ring->path); // We hold the lock, so no other process owns it.
         }
         close(ring->fd);
     }
     free(ring);
 }
 
-/* "QUEUE@RUN[@N].ring" into its parts. */
+/* Splits a file name "QUEUE@RUN[@N].ring" into its parts. */
 static bool name_parse(const char *name, char *queue, size_t queue_bytes, char *run,
                        size_t run_bytes)
 {
@@ -355,7 +356,7 @@ enum evq_status evq_ring_list(const char *directory, evq_ring_fn on_run, void *c
         if (!name_parse(entry->d_name, queue, sizeof(queue), run, sizeof(run))) {
             continue;
         }
-        // Told once: by the ring with the lowest number that is there.
+        // A run is reported once: by its ring with the lowest number.
         bool first = true;
         const char *mine = strrchr(entry->d_name, '@');
         unsigned number =

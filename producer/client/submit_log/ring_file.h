@@ -1,5 +1,6 @@
 /*
- * How the ring lies in its file. For ring.c, ring_file.c, ring_sweep.c and their test alone.
+ * The layout of a ring's file (ring.h describes it), and opening the file. Private to ring.c,
+ * ring_file.c, ring_sweep.c and their test. Threads as ring.h.
  */
 #ifndef EVQ_PRODUCER_RING_FILE_H
 #define EVQ_PRODUCER_RING_FILE_H
@@ -30,8 +31,8 @@ struct evq_ring_header {
     uint32_t version;
     uint32_t header_bytes;
     uint64_t data_bytes;
-    uint64_t nonce;    // Random: no payload can look like a commit word.
-    uint64_t checksum; // Of the fields above.
+    uint64_t nonce;    // Random, so that no payload can look like a commit word.
+    uint64_t checksum; // Checksum of the fields above.
     alignas(64) _Atomic uint64_t tail;
     alignas(64) _Atomic uint64_t head;
 };
@@ -44,7 +45,7 @@ struct evq_ring {
     uint64_t nonce;
     // Records before this position were left by an earlier owner and may be torn.
     uint64_t inherited;
-    uint64_t left; // Where what an earlier owner left ends.
+    uint64_t left; // End of the records that an earlier owner left.
     uint64_t torn;
     uint64_t corrupt;
     int fd;
@@ -52,8 +53,9 @@ struct evq_ring {
 };
 
 /*
- * Opens path and takes its lock. EVQ_E_CONFLICT: a living process has it; EVQ_E_NOT_FOUND: no such
- * file and not asked to make it. A file removed between open and lock is opened again.
+ * Opens path and locks it. make: makes the file if it does not exist. If the file is removed
+ * between open and lock, opens it again. EVQ_E_CONFLICT: a living process has the lock.
+ * EVQ_E_NOT_FOUND: the file does not exist, and make is false.
  */
 enum evq_status evq_ring_file_lock(const char *path, bool make, int *ret_fd,
                                    struct evq_error *err) EVQ_CHECK_RESULT;

@@ -1,6 +1,7 @@
 /*
- * What processes left that died, or that ended while Redis was away or no root held what they had
- * submitted: a ring each, of runs that may never be opened again.
+ * Removes or shrinks the rings of dead processes. A process leaves its ring with unsent submits if
+ * it dies, or if it ends while Redis is away or no root contains a checkpoint. Its run may never be
+ * opened again.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -24,13 +25,13 @@ static void hole_make(int fd, uint64_t begin, uint64_t end)
     begin = (begin + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     end = end / PAGE_BYTES * PAGE_BYTES;
     if (begin < end) {
-        // Not every file system can: then the file keeps its size.
+        // If the file system cannot do it, the file keeps its size.
         (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                         (off_t)(EVQ_RING_HEADER_BYTES + begin), (off_t)(end - begin));
     }
 }
 
-/* Of the ring only what it holds takes room from here on. */
+/* Frees the disk space of all data that holds no record. */
 static void ring_shrink(int fd, const struct evq_ring_header *header, const struct stat *info)
 {
     const struct timespec times[2] = {info->st_atim, info->st_mtim};
@@ -40,7 +41,7 @@ static void ring_shrink(int fd, const struct evq_ring_header *header, const stru
     const uint64_t tail = atomic_load(&header->tail) % bytes;
 
     if ((uint64_t)info->st_blocks * 512 <= EVQ_RING_HEADER_BYTES + held + 4 * PAGE_BYTES) {
-        return; // Done before.
+        return; // It was shrunk before.
     }
     if (held == 0) {
         hole_make(fd, 0, bytes); // Its spool holds something.
@@ -50,7 +51,7 @@ static void ring_shrink(int fd, const struct evq_ring_header *header, const stru
     } else {
         hole_make(fd, tail, head);
     }
-    (void)futimens(fd, times); // It is as old as before; else it is swept later.
+    (void)futimens(fd, times); // Restores its age. If it fails, the file is removed later.
 }
 
 static int64_t age_ms(const struct stat *info)
@@ -58,7 +59,7 @@ static int64_t age_ms(const struct stat *info)
     return evq_clock_unix_ms() - (int64_t)info->st_mtim.tv_sec * 1000;
 }
 
-/* One ring, whose lock is held. Whether it was removed with something in it. */
+/* Cleans up one ring, whose lock we hold. Returns whether a ring with records was removed. */
 static bool ring_sweep(const char *path, int fd, int64_t keep_ms)
 {
     struct evq_ring_header header;
@@ -74,7 +75,7 @@ static bool ring_sweep(const char *path, int fd, int64_t keep_ms)
         return false;
     }
     if (info.st_size > 0 && !evq_ring_header_valid(&header, (uint64_t)info.st_size)) {
-        return false; // Of another version, perhaps.
+        return false; // Another version of evalq may know it.
     }
     const bool empty = info.st_size == 0 || atomic_load(&header.head) == atomic_load(&header.tail);
     const bool old = age_ms(&info) > keep_ms && (!spooled || age_ms(&spool_info) > keep_ms);
@@ -87,7 +88,7 @@ static bool ring_sweep(const char *path, int fd, int64_t keep_ms)
     if (spooled) {
         (void)unlink(spool);
     }
-    (void)unlink(path); // While locked: nobody else can have taken it.
+    (void)unlink(path); // We hold the lock, so no other process owns it.
     return !empty || spooled;
 }
 

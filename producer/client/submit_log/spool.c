@@ -38,13 +38,12 @@ struct evq_spool {
     int fd; // -1: no file yet.
     uint64_t done;
     uint64_t end;
-    uint64_t left; // End of what an earlier owner left: none of that reaches into what came since.
+    uint64_t left; // End of an earlier owner's records. None of them reaches beyond it.
     uint64_t records;
     uint64_t damaged;
     uint64_t bytes_max;
     char path[PATH_MAX];
-    uint8_t record[EVQ_JOB_BYTES_MAX]; // The one last looked at: what is damaged is known without
-                                       // memory.
+    uint8_t record[EVQ_JOB_BYTES_MAX]; // The record read last. Checking needs no allocation.
 };
 
 static bool read_at(int fd, void *out, size_t bytes, uint64_t offset)
@@ -64,7 +63,7 @@ static bool header_write(struct evq_spool *spool)
     return write_at(spool->fd, &header, sizeof(header), 0);
 }
 
-/* The record at offset, into spool->record. Its length; 0: there is none, or it is damaged. */
+/* Reads the record at offset into spool->record. Returns its length; 0: no whole record. */
 static size_t record_load(struct evq_spool *spool, uint64_t offset)
 {
     const uint64_t end = offset < spool->left ? spool->left : spool->end;
@@ -80,7 +79,7 @@ static size_t record_load(struct evq_spool *spool, uint64_t offset)
     return whole ? head.bytes : 0;
 }
 
-/* The next place, from offset on, that looks like a record's head; the end when there is none. */
+/* Returns the next offset that looks like a record's head, or the end of the spool. */
 static uint64_t record_search(struct evq_spool *spool, uint64_t offset)
 {
     const uint32_t magic = RECORD_MAGIC;
@@ -101,7 +100,8 @@ static uint64_t record_search(struct evq_spool *spool, uint64_t offset)
     return spool->end;
 }
 
-/* The first whole record at or after *offset, which is set to where it begins, else to the end. */
+/* Finds the first whole record at or after *offset. Returns its length and sets *offset to its
+ * begin; 0: there is none, and *offset is the end. */
 static size_t record_find(struct evq_spool *spool, uint64_t *offset)
 {
     while (spool->fd >= 0 && *offset < spool->end) {
@@ -134,7 +134,7 @@ enum evq_status evq_spool_read(struct evq_spool *spool, uint64_t *offset, struct
     return EVQ_OK;
 }
 
-/* Takes what the file holds; one that is no spool goes aside. */
+/* Opens an existing file. A file that is not a spool is renamed. */
 static enum evq_status spool_recover(struct evq_spool *spool, struct evq_error *err)
 {
     struct spool_header header;
@@ -252,7 +252,7 @@ enum evq_status evq_spool_append(struct evq_spool *spool, const void *data, size
         !write_at(spool->fd, data, bytes, spool->end + sizeof(head))) {
         enum evq_status status =
             evq_error_set(err, EVQ_E_IO, "write '%s': %s", spool->path, strerror(errno));
-        (void)!ftruncate(spool->fd, (off_t)spool->end); // Else its checksum tells.
+        (void)!ftruncate(spool->fd, (off_t)spool->end); // If it fails, the checksum shows it.
         return status;
     }
     spool->end += sizeof(head) + bytes;
@@ -280,7 +280,7 @@ void evq_spool_release(struct evq_spool *spool, uint64_t offset, uint64_t record
         spool->done = sizeof(struct spool_header);
         spool->end = sizeof(struct spool_header);
         spool->left = 0;
-        (void)header_write(spool); // What a failure leaves is sent again: as duplicates.
+        (void)header_write(spool); // If it fails, the jobs are sent again, as duplicates.
         (void)!ftruncate(spool->fd, (off_t)spool->end);
         return;
     }

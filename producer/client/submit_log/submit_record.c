@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REQUEST_VERSION 3 // 1 had no needs, 2 nothing held; a ring may still hold some.
+#define REQUEST_VERSION 3 // Old rings may hold records of version 1 (no needs) or 2 (no held).
 
 struct request_head {
     uint32_t version;
@@ -44,7 +44,7 @@ static void put_text(struct writer *writer, const char *text)
     put_bytes(writer, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
 }
 
-/* The path, made absolute and without "//", "/./" and a slash at its end. */
+/* Makes the path absolute and removes "//", "/./" and a slash at its end. */
 static enum evq_status put_path(struct writer *writer, const char *path, struct evq_error *err)
 {
     EVQ_SUBMIT_BUFFER char full[2 * PATH_MAX];

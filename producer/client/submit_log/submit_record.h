@@ -1,6 +1,6 @@
 /*
- * One submit as it lies in the ring: fixed fields, then NUL-terminated strings. Packing copies
- * everything, allocates nothing and touches no file. Any thread.
+ * The form of one submit in the ring: fixed fields, then NUL-terminated strings. Packing copies
+ * everything, allocates nothing and opens no file. Any thread.
  */
 #ifndef EVQ_PRODUCER_SUBMIT_RECORD_H
 #define EVQ_PRODUCER_SUBMIT_RECORD_H
@@ -38,7 +38,7 @@ struct evq_submit_record { // Strings point into the record.
     const char *variant;
     const char *format;
     const char *needs; // "": as the suite says.
-    const char *held;  // As path; "": none.
+    const char *held;  // The held copy, in the same form as path; "": none.
     const char *pairs; // param_count, then tracker_count times key NUL value NUL.
     size_t param_count;
     size_t tracker_count;
@@ -50,13 +50,14 @@ enum evq_status evq_submit_record_pack(const struct evalq_checkpoint *checkpoint
                                        size_t out_bytes, size_t *ret_bytes,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_CORRUPT when the bytes are no request. data must outlive *ret_request. */
+/* EVQ_E_CORRUPT: the bytes are not a submit. data must outlive *ret_request. */
 enum evq_status evq_submit_record_unpack(const uint8_t *data, size_t bytes,
                                          struct evq_submit_record *ret_request,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The next name of a comma-separated list, into out (a name too long is cut, and still too long);
- * moves *list. false: no more. */
+/* Copies the next name of a comma-separated list to out and moves *list behind it. A name that is
+ * too long is truncated, but stays longer than a valid one. Returns false at the end of the list.
+ */
 #define EVQ_SUBMIT_SUITE_BYTES (EVQ_JOB_NAME_BYTES_MAX + 2)
 bool evq_submit_record_suite(const char **list, char out[EVQ_SUBMIT_SUITE_BYTES]);
 
