@@ -1,5 +1,5 @@
 /*
- * The command line of evalq-logger.
+ * The command line of evalq-logger. One thread.
  */
 #ifndef EVQ_LOGGER_OPTIONS_H
 #define EVQ_LOGGER_OPTIONS_H

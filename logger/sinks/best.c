@@ -1,12 +1,15 @@
 /*
- * The best checkpoint of each run and metric: in Redis, for training and `evalq best`, and as links
- * on disk, DIRECTORY/RUN/best (the sink's option `metric`, else the run's first metric by name) and
- * RUN/best-METRIC. Direction as the metric says, else by its name; a time or rate has none. NaN and
- * infinities never win, a model flagged for NaN neither; of equal values the earlier step wins.
- * A link is made only to weights that exist. It is removed if they are gone or other weights have
- * their name. The sink looks when a result comes: at a new best, and if another job's checkpoint
- * had the same place.
- * Redelivery changes nothing: the state is Redis's own and the comparison strict.
+ * The sink `best`: the best checkpoint of each run and metric. It is stored in Redis, for the
+ * training and `evalq best`, and as symbolic links: DIRECTORY/RUN/best-METRIC, and RUN/best for the
+ * metric of the option `metric` (default: the run's first by name).
+ *
+ * evq_metric_direction() says whether higher is better; a time or rate has no best. NaN, infinities
+ * and results with a NaN flag never win. Of equal values the earlier step wins.
+ *
+ * A link points only to weights that exist. It is removed if they are deleted or if other weights
+ * have their name. The sink checks this when a result arrives: for a new best, and if another job's
+ * checkpoint has the same path. A repeated result changes nothing, because the state is in Redis
+ * and only a better value replaces it.
  */
 #include <errno.h>
 #include <limits.h>
@@ -21,15 +24,15 @@
 #include "shared/base/file.h"
 #include "shared/queue/saved_weights.h"
 
-#define LOOK_MS 2000 // Results of other runs wait no longer for a file server.
+#define LOOK_MS 2000 // Most time to wait for a file server; other runs' results wait too.
 
 struct best {
     const struct evq_sink_context *context;
     struct evq_checkpoint_watcher *watcher;
-    const char *metric; // "" : the first by name.
-    int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
-    char looked[EVQ_JOB_ID_BYTES_MAX]; // Whose place was looked at in this write; "": none.
-    bool lost;                         // The weights that gave its number are not there.
+    const char *metric; // "": the first by name.
+    int direction;      // Option `direction`: 1 higher is better, 0 lower, -1 not given.
+    char looked[EVQ_JOB_ID_BYTES_MAX]; // The job whose weights this write() checked; "": none.
+    bool lost;                         // Those weights no longer exist.
 };
 
 static enum evq_status best_open(const struct evq_sink_context *context, void **ret_state,
@@ -69,8 +72,8 @@ static bool is_better(const struct evq_best *candidate, const struct evq_best *p
     return higher ? candidate->value > present->value : candidate->value < present->value;
 }
 
-/* Points link at target by way of a new link and a rename, so that it always exists once it did;
- * lost: there is none to point at. */
+/* Makes a new link to target and renames it over the old one, so that a link that existed always
+ * exists. lost: removes the link, because the weights are gone. */
 static enum evq_status link_point(const char *directory, const char *name, const char *target,
                                   bool lost, struct evq_error *err)
 {

@@ -1,8 +1,8 @@
 /*
- * HTTP for sinks, over libcurl: one call at a time, connections are kept between calls. http and
- * https alone, no redirect is followed, of a reply at most 1 MiB is read. Once a code came, what
- * becomes of the rest does not matter. Messages name the host,
- * never the rest of the URL, which may be a secret. One thread.
+ * HTTP for sinks, by libcurl: one call at a time, over connections that stay open between calls. It
+ * speaks only http and https, follows no redirect, and reads at most 1 MiB of a reply. A call
+ * succeeds when the reply's code has arrived, even if its body is cut off. Messages name only the
+ * host, because the rest of a URL may be a secret. One thread.
  */
 #ifndef EVQ_LOGGER_HTTP_H
 #define EVQ_LOGGER_HTTP_H
@@ -15,11 +15,11 @@
 
 struct evq_http;
 
-struct evq_http_config { // Texts are copied, stop outlives the connection.
+struct evq_http_config { // Texts are copied; stop must outlive the connection.
     const char *who;     // "sink 'mlflow'": messages begin with it.
-    int64_t timeout_ms;  // Of one call, from 1.
-    // Connects to public addresses only, and through no proxy. What is checked is the address that
-    // is connected to, so that no answer of a name server can lead elsewhere.
+    int64_t timeout_ms;  // Time for one call, 1 or more.
+    // Connects only to public addresses, and through no proxy. The address of the connection itself
+    // is checked, so that a reply of a name server cannot bypass the check.
     bool public_only;
     const char *ca_file; // NULL: the system's certificates.
     bool insecure;       // Certificates are not checked.
@@ -30,7 +30,7 @@ struct evq_http_config { // Texts are copied, stop outlives the connection.
 
 struct evq_http_reply {
     long code;              // 200, 404, ...
-    struct evq_buffer body; // Text; `full` where there was more, or it did not come in time.
+    struct evq_buffer body; // Text. `full` is set if it is incomplete: too long or too late.
 };
 
 /* EVQ_E_NOMEM. */
@@ -40,8 +40,8 @@ void evq_http_close(struct evq_http *http); // Accepts NULL.
 
 /*
  * method: "GET" (body NULL) or "POST". headers: "Name: value", ended by NULL; may be NULL. EVQ_OK:
- * there was a reply, whatever its code; *reply, which the caller initialised with zeros, is
- * overwritten. EVQ_E_IO: there was none, or no connection; EVQ_E_TIMEOUT; EVQ_E_INVALID: no URL;
+ * there was a reply with any code, and it replaces *reply, which was zeroed before the first call.
+ * EVQ_E_IO: there was no connection or no reply. EVQ_E_TIMEOUT. EVQ_E_INVALID: url is not valid.
  * EVQ_E_RETRY: an earlier reply (429, 503) asked to wait, and the time has not passed.
  */
 enum evq_status evq_http_call(struct evq_http *http, const char *method, const char *url,

@@ -1,6 +1,6 @@
 /*
- * What an event file's writer knows of each curve: its last step, and the late points that the file
- * does not have yet. Not thread-safe.
+ * The curves of an event file in the writer's memory: the last step of each, and late points that
+ * are not in the file yet. One thread.
  */
 #ifndef EVQ_LOGGER_CURVES_H
 #define EVQ_LOGGER_CURVES_H

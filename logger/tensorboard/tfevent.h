@@ -1,7 +1,7 @@
 /*
  * TensorBoard's event file format: framing, masked CRC-32C, and the few protobuf messages that
  * scalars need, encoded and decoded by hand. Source of the format: TensorBoard's record_writer.py,
- * event.proto, summary.proto.
+ * event.proto, summary.proto. Any thread.
  */
 #ifndef EVQ_LOGGER_TFEVENT_H
 #define EVQ_LOGGER_TFEVENT_H

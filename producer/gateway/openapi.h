@@ -1,6 +1,6 @@
 /*
- * openapi.json, as the gateway serves it: every route of routes.c is in it, and no other. Any
- * thread.
+ * The text of openapi.json, which the gateway serves. It describes exactly the routes of
+ * api/routes.c. Any thread.
  */
 #ifndef EVQ_GATEWAY_OPENAPI_H
 #define EVQ_GATEWAY_OPENAPI_H

@@ -1,5 +1,5 @@
 /*
- * The command line of evalq-gateway.
+ * The command line of evalq-gateway. One thread.
  */
 #ifndef EVQ_GATEWAY_OPTIONS_H
 #define EVQ_GATEWAY_OPTIONS_H

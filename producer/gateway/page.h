@@ -1,4 +1,4 @@
-/* The web page: files in page/, made part of the program by page/embed.cmake. */
+/* The web page. page/embed.cmake makes the files of page/ part of the program. Any thread. */
 #ifndef EVQ_GATEWAY_PAGE_H
 #define EVQ_GATEWAY_PAGE_H
 

@@ -1,3 +1,4 @@
+/* The call of gpus, which leases GPUs, declared in queue.h. */
 #include <string.h>
 
 #include "shared/queue/queue_call.h"

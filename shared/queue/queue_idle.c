@@ -1,3 +1,4 @@
+/* The call of idle, which finds free workers, declared in queue.h. */
 #include <string.h>
 
 #include "shared/queue/queue_call.h"

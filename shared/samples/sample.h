@@ -1,6 +1,6 @@
 /*
- * What one item of a task got, and the first line of a samples file. docs/samples.md describes the
- * format. Any thread.
+ * A sample: the scores, output and target of one item of a task. Reads and writes samples and the
+ * first line of a samples file as JSON. docs/samples.md describes the format. Any thread.
  */
 #ifndef EVQ_SAMPLES_SAMPLE_H
 #define EVQ_SAMPLES_SAMPLE_H
@@ -30,15 +30,15 @@ struct evq_sample {
     const char *output;  // What the model said; NULL: unknown.
     const char *target;  // What it should have said; NULL: unknown.
     const char *cluster; // Items of one document or question group have the same; NULL: none.
-    double logprob;      // Of the target, in nats; NaN: unknown.
-    int64_t tokens;      // -1: unknown.
+    double logprob;      // Log-probability of the target, in nats; NaN: unknown.
+    int64_t tokens;      // Tokens of the target; -1: unknown.
 };
 
 struct evq_samples_header {
-    char job[EVQ_JOB_ID_BYTES_MAX]; // With its generation.
+    char job[EVQ_JOB_ID_BYTES_MAX]; // The job's id with its generation.
     char task[EVQ_JOB_NAME_BYTES_MAX + 1];
     char suite_digest[33];
-    char data_digest[33]; // "": a program that does not say.
+    char data_digest[33]; // "": unknown, because a program evaluated.
     char weighted[136];   // The score that is a mean over the tokens of an item; "": none.
     int64_t limit;        // Only the first items of the task were kept; 0: all.
 };

@@ -1,7 +1,7 @@
 /*
- * Reads samples line by line: files of evq_samples_writer, and the plain samples.jsonl of a
- * program, which has no first line of its own. The bytes come from outside: memory is bounded by
- * the longest line allowed. One thread.
+ * Reads samples line by line: files of evq_samples_writer, and the samples.jsonl of a program,
+ * which has no header line. The bytes are not trusted, and memory is bounded by the longest line
+ * allowed. One thread.
  */
 #ifndef EVQ_SAMPLES_SAMPLES_READER_H
 #define EVQ_SAMPLES_SAMPLES_READER_H
@@ -11,8 +11,8 @@
 struct evq_samples_reader;
 
 /*
- * Opens a regular file; links are not followed. with_header: the first line is read into
- * *ret_header; otherwise ret_header is NULL. EVQ_E_NOT_FOUND, EVQ_E_INVALID (not a regular file),
+ * Opens a regular file; links are not followed. Reads the header line into *ret_header. ret_header
+ * is NULL for a file without a header line. EVQ_E_NOT_FOUND, EVQ_E_INVALID (not a regular file),
  * EVQ_E_CORRUPT, EVQ_E_UNSUPPORTED, EVQ_E_IO, EVQ_E_NOMEM.
  */
 enum evq_status evq_samples_reader_open(const char *path, struct evq_samples_header *ret_header,
@@ -27,7 +27,8 @@ enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
                                           const json_t **ret_object,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same for an item. *ret_end: there is none left. The texts are valid until the next call. */
+/* Reads the next line as a sample. *ret_end: the file ended. The texts are valid until the next
+ * call. Errors: also those of evq_sample_read(). */
 enum evq_status evq_samples_reader_next(struct evq_samples_reader *reader,
                                         struct evq_sample *ret_sample, bool *ret_end,
                                         struct evq_error *err) EVQ_CHECK_RESULT;

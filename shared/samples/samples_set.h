@@ -1,5 +1,5 @@
 /*
- * All samples of one task in memory, sorted by id, and what two such sets have in common. One
+ * All samples of one task in memory, sorted by id. Pairs the samples of two such sets by id. One
  * thread.
  */
 #ifndef EVQ_SAMPLES_SAMPLES_SET_H
@@ -12,10 +12,10 @@
 
 struct evq_samples_item {
     const char *id;
-    const char *output; // NULL: unknown, or texts were not wanted.
+    const char *output; // NULL: unknown, or read without texts. The same for target.
     const char *target;
     const char *cluster;
-    const double *scores; // In the order of the set's names.
+    const double *scores; // One for each of the set's names, in their order.
     double logprob;
     int64_t tokens;
     int64_t number; // Its place in the file, from 0.

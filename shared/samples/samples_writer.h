@@ -1,7 +1,7 @@
 /*
- * Writes the samples of one task: gzip, a temporary name while it is incomplete, and one rename.
- * The name follows from the job and the task and the content has no time in it, so a repeated
- * attempt replaces the file by the same one. One thread.
+ * Writes the samples of one task to a gzip file, under a temporary name until it is complete. Job
+ * and task determine the name, and the content has no time in it, so a repeated attempt replaces
+ * the file by an equal one. One thread.
  */
 #ifndef EVQ_SAMPLES_SAMPLES_WRITER_H
 #define EVQ_SAMPLES_SAMPLES_WRITER_H
@@ -24,9 +24,9 @@ enum evq_status evq_samples_writer_open(const char *directory,
                                         struct evq_samples_writer **ret_writer,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_INVALID: the id came before, a score is not
- * finite, or the item has other scores than the first one. EVQ_E_LIMIT: the line is too long, or
- * there are too many items. EVQ_E_IO. After an error the writer can only be freed. */
+/* Adds a sample. EVQ_E_INVALID: its id was added before, a score is not finite, or its scores
+ * differ in name from those of the first sample. EVQ_E_LIMIT: the line is too long, or there are
+ * too many items. EVQ_E_IO. After an error the writer can only be freed. */
 enum evq_status evq_samples_writer_add(struct evq_samples_writer *writer,
                                        const struct evq_sample *sample,
                                        struct evq_error *err) EVQ_CHECK_RESULT;

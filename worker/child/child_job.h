@@ -1,6 +1,6 @@
 /*
  * One job as the supervisor gave it to the child of a slot: the job, its suite, and the directory
- * that contains its checkpoint.
+ * that contains its checkpoint. One thread.
  */
 #ifndef EVQ_WORKER_CHILD_CHILD_JOB_H
 #define EVQ_WORKER_CHILD_CHILD_JOB_H

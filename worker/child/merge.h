@@ -1,6 +1,6 @@
 /*
  * Merges the parts of a sharded job. Sums are added in shard order, and metrics are formed once, by
- * the same code as without shards.
+ * the same code as without shards. The supervisor calls it (lease.c), not the child. One thread.
  */
 #ifndef EVQ_WORKER_MERGE_H
 #define EVQ_WORKER_MERGE_H

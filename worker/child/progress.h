@@ -1,6 +1,7 @@
 /*
  * A listener for the progress of a long operation. It is called often enough that a busy worker is
- * not taken for a hanging one, and rarely enough to cost nothing.
+ * not taken for a hanging one, and rarely enough to cost nothing. The thread that calls the
+ * operation calls the listener.
  */
 #ifndef EVQ_WORKER_PROGRESS_H
 #define EVQ_WORKER_PROGRESS_H

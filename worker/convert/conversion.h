@@ -1,6 +1,7 @@
 /*
- * Whether a model server can take a checkpoint as it is, or `evalq-worker convert` must make a
- * Transformers directory of it first, as the suite's prepare command. Any thread.
+ * Decides whether a model server can load a checkpoint as it is. If it cannot, `evalq-worker
+ * convert` must make a Transformers directory of it first, and runs like a prepare command of the
+ * suite. Any thread.
  */
 #ifndef EVQ_WORKER_CONVERT_CONVERSION_H
 #define EVQ_WORKER_CONVERT_CONVERSION_H
@@ -9,7 +10,7 @@
 
 struct evq_conversion {
     bool needed;
-    char key[256]; // What is converted and how: equal keys share one result.
+    char key[256]; // Names the input and the way of converting. Equal keys share one result.
     struct evq_evaluator evaluator;
     const char *argv[10];
 };

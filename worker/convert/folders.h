@@ -1,5 +1,7 @@
-/* Where a checkpoint and its base are: folders and the roots that bound what is opened. Any
- * thread. */
+/*
+ * Finds the folders of a checkpoint and of its base model. Files are opened only beneath the
+ * configured roots. Any thread.
+ */
 #ifndef EVQ_WORKER_CONVERT_FOLDERS_H
 #define EVQ_WORKER_CONVERT_FOLDERS_H
 
@@ -15,16 +17,16 @@ enum evq_status evq_checkpoint_folder_open(int root_fd, const char *path, int *r
                                            bool *ret_is_directory,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
-struct evq_base_roots { // Where the base of an adapter may be.
+struct evq_base_roots { // The directories in which the base of an adapter is searched.
     int fds[EVQ_BASE_ROOTS_MAX];
     size_t count;
     char base[PATH_MAX]; // Absolute, without links; "": not named.
 };
 
 /*
- * Opens the configured roots. A base that the user names (NULL or "": none) may be anywhere.
- * *ret_base is its real path, or "". EVQ_E_NOT_FOUND: base is not there. Close them with
- * evq_base_roots_close(), after success only.
+ * Opens the configured roots. base is the directory that the user names, and need not be beneath a
+ * root; NULL or "": none. *ret_base is its real path, or "". After EVQ_OK, the caller closes the
+ * roots with evq_base_roots_close(). EVQ_E_NOT_FOUND: base does not exist.
  */
 enum evq_status evq_base_roots_open(struct evq_base_roots *roots, const struct evq_config *config,
                                     const char *base, const char **ret_base,

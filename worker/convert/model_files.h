@@ -1,6 +1,6 @@
 /*
- * The files of a Transformers directory besides its weights: those of the model's configuration and
- * those of its tokenizer. Any thread.
+ * Copies the files of a Transformers directory other than the weights: the model's configuration
+ * and the tokenizer. Any thread.
  */
 #ifndef EVQ_WORKER_CONVERT_MODEL_FILES_H
 #define EVQ_WORKER_CONVERT_MODEL_FILES_H

@@ -10,8 +10,8 @@ struct evq_named_tensor {
 };
 
 /*
- * Creates the file path, which must not be there, and writes the tensors in their own types. The
- * order of `tensors` is changed. EVQ_E_UNSUPPORTED names a tensor of a type that safetensors does
+ * Creates the file `path`, which must not exist yet, and writes the tensors in their stored types.
+ * Sorts `tensors`. EVQ_E_UNSUPPORTED names a tensor of a type that safetensors does
  * not have. EVQ_E_IO, EVQ_E_NOMEM, and the errors of reading.
  */
 enum evq_status evq_safetensors_write(const struct evq_checkpoint *checkpoint,

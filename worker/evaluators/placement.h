@@ -1,5 +1,5 @@
 /*
- * Splits the location of a checkpoint into a root directory and a path beneath it.
+ * Splits the location of a checkpoint into a root directory and a path beneath it. Any thread.
  */
 #ifndef EVQ_WORKER_PLACE_H
 #define EVQ_WORKER_PLACE_H

@@ -1,5 +1,6 @@
 /*
- * What a persistent program says about one task of its job. One thread.
+ * Interprets the JSON lines in which a persistent program reports a task or its samples. One
+ * thread.
  */
 #ifndef EVQ_WORKER_TASK_LINES_H
 #define EVQ_WORKER_TASK_LINES_H

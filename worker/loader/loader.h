@@ -1,5 +1,6 @@
 /*
- * Moves the tensors of a checkpoint into a backend's weights, and loads the backends.
+ * Moves the tensors of a checkpoint into a backend's weights. Also finds and opens the backends
+ * (evq_backend_..., in backend.c). One thread for each backend.
  */
 #ifndef EVQ_WORKER_LOADER_H
 #define EVQ_WORKER_LOADER_H

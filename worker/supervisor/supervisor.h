@@ -4,36 +4,21 @@
  * a single thread around one poll() and uses no CUDA.
  *
  *   supervisor.c       start, the loop, signals, the end
- *
  *   drain.c            when the worker stops claiming, and how long running jobs have left
- *
  *   children.c         the child processes: notes, deaths, time limits, starts
- *
  *   slot.c             one slot: its state machine and its child process
- *
  *   causes.c           what can go wrong, and what is done about it: the table of all retries
- *
  *   disk_pause.c       suites that are paused because the scratch disk is full
- *
  *   redis_round.c      one round with Redis: registration, outbox, heartbeats, claims, waiting
- *
  *   heartbeat.c        keeps the leases alive
  *   redis_session.c    the connections to Redis
- *
  *   result_outbox.c    tells Redis the results and the ends of jobs
- *
  *   claims.c           claims jobs and starts them
- *
  *   claim_rules.c      which jobs the slots can take now
- *
  *   lease.c            one claimed job and what Redis must still be told about it
- *
  *   lease_list.c       the list of claimed jobs
- *
  *   suite_registry.c   the suites that this worker serves, and which slots fit them
- *
  *   gpu_leases.c       shares the machine's GPUs between its workers
- *
  *   status.c           what `evalq status` shows of this worker
  */
 #ifndef EVQ_WORKER_SUPERVISOR_H

@@ -1,5 +1,5 @@
 /*
- * evalq doctor: every check that can be made from here, with what to do about it.
+ * evalq doctor: makes every check that is possible on this machine and says how to fix each fault.
  */
 #include <dlfcn.h>
 #include <errno.h>

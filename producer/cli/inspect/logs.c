@@ -1,6 +1,6 @@
 /*
- * evalq logs: the log of a job's last attempt: the whole file where it is on this host, else the
- * end that its worker kept in Redis.
+ * evalq logs: the log of a job's last attempt. Prints the whole file if it is on this host,
+ * otherwise the end of it, which the worker stored in Redis.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /*
- * evalq show: all that is known of one job.
+ * evalq show: prints everything that the queue knows about one job.
  */
 #include <stdio.h>
 #include <stdlib.h>

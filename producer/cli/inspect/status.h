@@ -1,5 +1,5 @@
 /*
- * The queue on one screen. One thread.
+ * Prints the queue on one screen, for `evalq status` and `evalq top`. One thread.
  */
 #ifndef EVQ_PRODUCER_CLI_STATUS_H
 #define EVQ_PRODUCER_CLI_STATUS_H

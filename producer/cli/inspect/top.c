@@ -1,5 +1,5 @@
 /*
- * evalq top: evalq status, renewed in place.
+ * evalq top: shows `evalq status` again and again, in place.
  */
 #include <errno.h>
 #include <poll.h>

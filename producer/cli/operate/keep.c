@@ -1,6 +1,6 @@
 /*
- * evalq keep: the best checkpoints of a run stay, of the others goes what evalq pinned and what it
- * was told to own.
+ * evalq keep: keeps the best checkpoints of a run. Of all others it removes the pins, and the
+ * training's files beneath the directories of --own.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -25,7 +25,7 @@ struct pruning {
     struct evq_retention retention;
     const char *own[OWN_MAX];
     size_t own_count;
-    char (*targets)[PATH_MAX]; // Of each checkpoint: what goes; "": nothing.
+    char (*targets)[PATH_MAX]; // For each checkpoint the path to remove; "": none.
     size_t removed;
 };
 
@@ -34,7 +34,7 @@ static void on_result(void *context, const struct evq_result *result)
     evq_retention_add(context, result);
 }
 
-/* Marks the checkpoints whose jobs are not all done: by step, whatever the variant and suite. */
+/* Marks the checkpoints of steps that have an open job of any variant or suite. */
 static enum evq_status open_mark(struct pruning *pruning, const char *run, struct evq_error *err)
 {
     static const char *const states[] = {"queued", "delayed", "running", NULL};
@@ -87,8 +87,9 @@ static enum evq_status milestone_mark(struct pruning *pruning, struct evq_retent
     return status;
 }
 
-/* The training's own, where we own it, it is still what was evaluated and nothing that stays needs
- * it: a training may save every step under one name. */
+/* Finds the training's own files of a checkpoint. They may be removed if they are beneath an owned
+ * directory, still are the weights that were evaluated, and no checkpoint that stays has the same
+ * path (a training may save every step under one name). */
 static enum evq_status own_find(const struct pruning *pruning,
                                 const struct evq_retention_checkpoint *one, const char *root,
                                 char target[PATH_MAX], struct evq_error *err)
@@ -120,7 +121,8 @@ static enum evq_status lost_mark(const struct pruning *pruning,
     return one->lost ? EVQ_OK : status;
 }
 
-/* What goes of a checkpoint: the training's own where we own it, else our pin of it. */
+/* Finds what to remove of a checkpoint: the training's own files if we own them, otherwise our pin.
+ */
 static void target_find(const struct pruning *pruning, const struct evq_retention_checkpoint *one,
                         char target[PATH_MAX], char *why, size_t why_bytes)
 {
@@ -296,7 +298,7 @@ static enum evq_status json_print(const struct pruning *pruning, struct evq_erro
                           err);
 }
 
-/* The metric by which is ranked: --metric, else the run's first by name. */
+/* The metric that decides: --metric, or the run's first metric by name. */
 static enum evq_status metric_choose(struct pruning *pruning, const char *run,
                                      struct evq_error *err)
 {

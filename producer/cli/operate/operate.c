@@ -28,8 +28,8 @@ static void say_done(const struct evq_cli *cli, json_t *done, const struct evq_j
     }
 }
 
-/* Tells of a slice of jobs: the first fault of all goes to *first, others are told at once. Returns
- * whether to go on: not where one speaks of the server, which is told once, and is no answer. */
+/* Reports the faults of some jobs. The first fault of all is kept in *first; others are printed at
+ * once. Returns false if a fault concerns the server and not a job: then stop. */
 static bool slice_told(const struct evq_cli *cli, const struct evq_job_change *changes,
                        size_t count, json_t *done, struct evq_error *first, size_t *answered)
 {
@@ -51,7 +51,7 @@ static bool slice_told(const struct evq_cli *cli, const struct evq_job_change *c
     return goes_on;
 }
 
-/* Acts on each id; a fault with one is told, and the others still get their turn. */
+/* Acts on each id. Reports a fault and continues with the next id. */
 static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_t count, act_fn act,
                               struct evq_error *err)
 {

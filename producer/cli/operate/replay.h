@@ -1,6 +1,6 @@
 /*
- * Delivers results to a sink again: all that the stream holds, and those that the stream lost
- * before the sink had them.
+ * Delivers results to a sink again: all results in the stream, and those that were removed from the
+ * stream before the sink got them. One thread.
  */
 #ifndef EVQ_CLI_REPLAY_H
 #define EVQ_CLI_REPLAY_H

@@ -1,6 +1,6 @@
 /*
- * `evalq best RUN --significant`: the earliest step that cannot be told apart from the best one.
- * One thread.
+ * `evalq best RUN --significant`: finds the earliest step whose samples do not differ significantly
+ * from those of the best step. One thread.
  */
 #ifndef EVQ_CLI_BEST_STEP_H
 #define EVQ_CLI_BEST_STEP_H

@@ -1,5 +1,5 @@
 /*
- * evalq diff: the items whose score differs between two checkpoints.
+ * evalq diff: prints the items whose score differs between two checkpoints.
  */
 #include <inttypes.h>
 #include <string.h>

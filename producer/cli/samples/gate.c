@@ -1,5 +1,6 @@
 /*
- * evalq gate: whether a candidate may replace a baseline. Made for CI: the exit code is the answer.
+ * evalq gate: decides whether a candidate may replace a baseline. It is made for CI, so the exit
+ * code gives the verdict.
  */
 #include <inttypes.h>
 #include <math.h>

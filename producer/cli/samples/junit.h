@@ -1,5 +1,5 @@
 /*
- * A JUnit report with one test case, which CI systems show. One thread.
+ * Writes a JUnit report with one test case, which CI systems show. One thread.
  */
 #ifndef EVQ_CLI_JUNIT_H
 #define EVQ_CLI_JUNIT_H

@@ -1,5 +1,6 @@
 /*
- * The paired comparison of `evalq compare A@STEP B@STEP`. One thread.
+ * Prints the table of `evalq compare A@STEP B@STEP`, which compares two checkpoints item by item.
+ * One thread.
  */
 #ifndef EVQ_CLI_PAIRED_TABLE_H
 #define EVQ_CLI_PAIRED_TABLE_H

@@ -1,5 +1,5 @@
 /*
- * The samples of two checkpoints, item by item. One thread.
+ * Pairs the samples of two checkpoints item by item, for compare, diff, gate and best. One thread.
  */
 #ifndef EVQ_CLI_PAIRING_H
 #define EVQ_CLI_PAIRING_H
@@ -8,7 +8,7 @@
 #include "shared/samples/samples_set.h"
 #include "shared/statistics/paired.h"
 
-#define EVQ_PAIRING_SEED 1 // Of the bootstrap: the same data give the same numbers.
+#define EVQ_PAIRING_SEED 1 // Seed of the bootstrap, so that equal data give equal numbers.
 
 struct evq_pairing {
     struct evq_samples_set *a; // The baseline.
@@ -23,8 +23,8 @@ enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct e
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_pairing_close(struct evq_pairing *pairing);
 
-/* The score to use: `wanted`, else the first of the file. EVQ_E_NOT_FOUND: a side does not have
- * it; the message lists what there is. */
+/* Chooses the score: `wanted`, or the first of the file if it is NULL. EVQ_E_NOT_FOUND: a side does
+ * not have it; the message lists what there is. */
 enum evq_status evq_pairing_score(const struct evq_pairing *pairing, const char *wanted,
                                   const char **ret_name, struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -39,8 +39,9 @@ struct evq_pairing_items { // Owns its arrays.
     uint32_t *clusters;
 };
 
-/* The arrays of one score that both sides have. Free it whatever the result. EVQ_E_CONFLICT: a
- * score is a mean over tokens, and an item has other tokens on the two sides. */
+/* Fills arrays with one score that both sides have. Call evq_pairing_items_free() also after an
+ * error. EVQ_E_CONFLICT: the score is a mean over tokens, and an item has different numbers of
+ * tokens on the two sides. */
 enum evq_status evq_pairing_items(const struct evq_pairing *pairing, const char *score,
                                   struct evq_pairing_items *ret,
                                   struct evq_error *err) EVQ_CHECK_RESULT;

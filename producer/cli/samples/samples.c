@@ -1,5 +1,5 @@
 /*
- * evalq samples: what each item of a task got.
+ * evalq samples: prints the samples of a task: scores, output and target of each item.
  */
 #include <inttypes.h>
 #include <math.h>

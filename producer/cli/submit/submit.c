@@ -1,5 +1,5 @@
 /*
- * evalq submit: one checkpoint, one job per suite, answered by the queue before it returns.
+ * evalq submit: submits one checkpoint, one job per suite, and waits for the queue's reply.
  */
 #include <limits.h>
 #include <stdio.h>

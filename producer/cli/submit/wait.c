@@ -1,5 +1,5 @@
 /*
- * evalq wait and evalq best: the answer a script needs.
+ * evalq wait and evalq best, for scripts: wait until jobs have ended; print the best checkpoint.
  */
 #include <inttypes.h>
 #include <math.h>

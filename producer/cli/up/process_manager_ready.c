@@ -1,6 +1,6 @@
 /*
- * Whether the workers of `evalq up` serve, and on what: "up" is said of what registered with the
- * queue.
+ * Waits until the workers of `evalq up` have registered with the queue, and says on which devices
+ * they run.
  */
 #include <string.h>
 #include <sys/wait.h>

@@ -1,5 +1,6 @@
 /*
- * evalq up: everything on this machine, under one process, in one directory.
+ * evalq up: runs Redis, workers, logger and gateway on this machine, as children of one process and
+ * with all files in one directory.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* GET /v1/events: what happens, as it happens. */
+/* GET /v1/events: sends events of the queue when they happen. */
 #include <string.h>
 
 #include "producer/gateway/api/events.h"

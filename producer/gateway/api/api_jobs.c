@@ -1,4 +1,4 @@
-/* Jobs: listed, shown, their logs, cancelled, queued again. */
+/* /v1/jobs...: lists and shows jobs and their logs, cancels and retries them. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

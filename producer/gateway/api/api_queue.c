@@ -1,4 +1,4 @@
-/* How the gateway and the queue are. */
+/* GET /healthz, /readyz, /v1/queue and others: the state of the gateway and the queue. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Runs: which there are, what they gave, and their best checkpoints. */
+/* GET /v1/runs...: the runs, their results and their best checkpoints. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* The thread that follows the queue: the stream of results, and while somebody listens what runs.
- */
+/* The thread that follows the queue: the stream of results and, while a client listens, the running
+ * jobs. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +23,12 @@
 struct follow {
     struct evq_feed *feed;
     char results[EVQ_KEYS_BYTES_MAX]; // Key of the stream.
-    char last[EVQ_EVENTS_ID_BYTES];   // Id of the newest entry that was told.
+    char last[EVQ_EVENTS_ID_BYTES];   // Id of the newest entry that was sent.
     char epoch[48];
     bool primed;
     bool failing;
-    json_t *running;   // Id -> fields, as last told; NULL: nobody listened.
-    char numbers[512]; // Of the queue, as last told.
+    json_t *running;   // Id -> fields as they were sent last; NULL: nobody listened.
+    char numbers[512]; // The numbers of jobs as they were sent last.
     uint64_t seed;
     uint32_t tries;
 };
@@ -62,7 +62,7 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry, bool bef
         fields->type == EVQ_REPLY_ARRAY ? field_of(fields, "record") : NULL;
     if (record == NULL || evq_codec_result_decode((const uint8_t *)record->text, record->bytes,
                                                   &result, NULL) != EVQ_OK) {
-        return true; // Trimmed meanwhile, or no record: the loggers set it aside.
+        return true; // It was trimmed, or it is not a record; then the loggers set it aside.
     }
     const struct evq_reply *finished = field_of(fields, "finished_ms");
     const long long finished_ms = finished != NULL ? strtoll(finished->text, NULL, 10) : 0;
@@ -223,7 +223,7 @@ static void tell_state(struct follow *f, const json_t *job)
     free(data);
 }
 
-/* What of a job's hash is told: what changes while it runs; never its token. */
+/* The fields of a job's hash that are sent: those that change while it runs; never its token. */
 static json_t *told_of(const json_t *job)
 {
     static const char *const fields[] = {"id",     "run",    "step",     "variant",  "suite",
@@ -233,7 +233,7 @@ static json_t *told_of(const json_t *job)
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         json_t *value = json_object_get(job, fields[i]);
         if (value != NULL) {
-            (void)json_object_set(told, fields[i], value); // Without memory it is told again.
+            (void)json_object_set(told, fields[i], value); // If memory runs out, it is sent again.
         }
     }
     return told;

@@ -1,5 +1,6 @@
 /*
- * Which handler answers what: one table, also what the OpenAPI document is held against.
+ * The table of routes: which handler serves which method and path. A test compares it with
+ * openapi.json. Any thread.
  */
 #ifndef EVQ_GATEWAY_ROUTES_H
 #define EVQ_GATEWAY_ROUTES_H

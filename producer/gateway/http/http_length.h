@@ -1,4 +1,4 @@
-/* What the head of a request says about the length of its body. Any thread. */
+/* Reads the length of a request's body from its head. Any thread. */
 #ifndef EVQ_GATEWAY_HTTP_LENGTH_H
 #define EVQ_GATEWAY_HTTP_LENGTH_H
 

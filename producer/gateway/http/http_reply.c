@@ -1,3 +1,4 @@
+/* Fills and frees replies, declared in http.h. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

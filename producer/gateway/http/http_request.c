@@ -1,5 +1,5 @@
-/* Paths and queries: taken apart and decoded here alone, so that what is checked is what is used.
- */
+/* Splits and decodes paths and queries. This is done only here, so that handlers use exactly what
+ * admission checked. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

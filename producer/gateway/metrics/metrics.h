@@ -1,8 +1,9 @@
 /*
- * What Prometheus scrapes: the queue as one call of `stats` shows it, in the text format 0.0.4.
+ * GET /metrics: the queue by one call of `stats`, in the text format 0.0.4 of Prometheus. One
+ * thread.
  *
- * Everything here is of the queue as a whole, so one gateway is scraped, or dashboards take
- * `max by (queue)`. No label is unbounded: no ids, no steps, no paths. Base units.
+ * The numbers are of the whole queue, so scrape one gateway, or use `max by (queue)`. No label is
+ * unbounded: there are no ids, steps or paths. Values have Prometheus' base units, such as seconds.
  */
 #ifndef EVQ_GATEWAY_METRICS_H
 #define EVQ_GATEWAY_METRICS_H

@@ -88,7 +88,7 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
 enum evq_status evq_native_progress(const struct evq_native_run *run, const char *doing,
                                     int64_t done, int64_t total) EVQ_CHECK_RESULT;
 
-/* Called by a running batch to show that it moves; listener is the run. */
+/* A running batch calls it to show that it makes progress. listener is the run. */
 void evq_native_tell(void *listener);
 
 /* The directory of the configuration, to which relative paths of data refer: "" or a path in arena;
