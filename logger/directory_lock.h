@@ -5,7 +5,7 @@
 #include "shared/base/error.h"
 
 /*
- * Takes DIRECTORY/NAME, which then holds our process id. The lock goes when the caller closes
+ * Takes DIRECTORY/NAME, which then holds our process id. The lock ends when the caller closes
  * *ret_fd, or with the process.
  * Errors: EVQ_E_CONFLICT (names the process that holds it), EVQ_E_IO (also a file system without
  * locks), EVQ_E_LIMIT.

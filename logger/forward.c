@@ -14,8 +14,8 @@
 
 #define BATCH_MAX        256
 #define HELD_MAX         4096
-#define DONE_MAX         8192 // And no longer than
-#define GATHER_MS        500  // this: what a sink that gathers takes before it is flushed.
+#define DONE_MAX         8192 // Most entries that a gathering sink takes before a flush.
+#define GATHER_MS        500  // Longest time that it gathers before a flush.
 #define READ_WAIT_MS     1000
 #define HELD_WAIT_MS     100
 #define STOP_LOOK_MS     50
@@ -24,7 +24,7 @@
 
 struct evq_forward {
     const struct evq_config *config;
-    const struct evq_sink_config *const *sinks; // All of this logger.
+    const struct evq_sink_config *const *sinks; // All sinks of this logger.
     size_t sink_count;
     const struct evq_sink_config *sink; // The one served here.
     const struct evq_sink_ops *ops;
@@ -40,16 +40,16 @@ struct evq_forward {
     int64_t done_since_ms; // When the first of them was taken.
     bool registered;       // The group exists.
     bool sink_failed;      // The sink caused the error of this turn, not Redis.
-    char pending[32];      // Those delivered before and not acknowledged come first: of them
-                           // what is behind this id; "": no more.
+    char pending[32];      // Entries that were delivered earlier and not acknowledged are read
+                           // first, from behind this id on; "": none is left.
     uint32_t failures;     // In a row.
-    enum evq_status said;  // What the log has of this outage: its status,
-    bool said_sink_failed; // and whether it was the sink's own.
+    enum evq_status said;  // The status of this outage that was logged.
+    bool said_sink_failed; // sink_failed when it was logged.
     uint64_t random;
     atomic_bool stop;
     atomic_bool ended;
     atomic_uint_fast64_t count;
-    struct evq_error error; // What ended the thread.
+    struct evq_error error; // The error that ended the thread.
     struct evq_sink_owner served;
 };
 
@@ -236,7 +236,8 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
             status = evq_queue_info(forward->queue, &after, err);
         }
         if (status == EVQ_OK && strcmp(before.epoch, after.epoch) != 0) {
-            // The keyspace was replaced meanwhile: the first sink may be registered in the old one.
+            // The keyspace was replaced in between, so the first sink may be registered in the old
+            // one.
             status = evq_error_set(
                 err, EVQ_E_RETRY,
                 "the data of the queue in Redis was replaced while the logger started");

@@ -222,6 +222,6 @@ void evq_run_directories_close(struct evq_run_directories *directories)
         directories->first = directory->next;
         run_directory_free(directories, directory);
     }
-    evq_file_close(&directories->lock_fd); // The lock goes with it.
+    evq_file_close(&directories->lock_fd); // This releases the lock.
     free(directories);
 }

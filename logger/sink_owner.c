@@ -17,7 +17,7 @@ void evq_sink_owner_init(struct evq_sink_owner *served, const char *directory)
     char real[PATH_MAX];
 
     memset(served, 0, sizeof(*served));
-    (void)gethostname(host, sizeof(host) - 1); // Else it has no name.
+    (void)gethostname(host, sizeof(host) - 1); // If it fails, the name is empty.
     (void)snprintf(served->place, sizeof(served->place), "%s:%s", host,
                    realpath(directory, real) != NULL ? real : directory);
     (void)snprintf(served->id, sizeof(served->id), "%016" PRIx64, evq_clock_random());

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Not of the public internet, by IANA's registry of special addresses. */
+/* Ranges that are not public, by IANA's registry of special addresses. */
 static const struct {
     uint32_t prefix;
     unsigned bits;

@@ -97,7 +97,8 @@ static enum evq_status link_point(const char *directory, const char *name, const
     return EVQ_OK;
 }
 
-/* Whether the best one's weights are still there: looked at once for all metrics of a result. */
+/* Sets sink->lost if the weights of the best checkpoint no longer exist. Checks once for all
+ * metrics of a result. */
 static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
                                  struct evq_error *err)
 {
@@ -170,7 +171,8 @@ static enum evq_status links_lose(struct best *sink, const struct evq_best *best
     return status == EVQ_OK && sink->lost ? links_point(sink, best, err) : status;
 }
 
-/* The checkpoint as the training saved it: a pin of it goes as soon as its jobs have ended. */
+/* Finds the checkpoint that the training saved, not its pin: a pin is removed when its jobs have
+ * ended. */
 static void checkpoint_saved(const char *checkpoint, char *out, size_t out_bytes)
 {
     const char *colon = strchr(checkpoint, ':');

@@ -20,7 +20,7 @@ struct evq_csv_table_row {
 };
 
 struct evq_csv_table {
-    char **names; // Of the columns, in the order in which they came.
+    char **names; // Names of the columns, in the order of their first value.
     size_t column_count;
     size_t column_room;
     struct evq_csv_table_row *rows; // Ascending steps.

@@ -20,7 +20,7 @@
 
 #define LIBRARY "libcurl.so.4"
 
-/* What is used of libcurl, which is loaded when a sink needs it: evalq runs without it. */
+/* The functions of libcurl that are used. The library is loaded only if a sink needs it. */
 struct library {
     void *handle;
     CURLcode (*global_init)(long flags);
@@ -40,8 +40,8 @@ struct evq_http {
     char *who;
     bool public_only;
     const atomic_bool *stop;
-    int64_t started_ms;             // Of the call; monotonic, as what follows.
-    int64_t not_before_ms;          // What the server asked for.
+    int64_t started_ms;             // Begin of the call, monotonic.
+    int64_t not_before_ms;          // End of the pause that the server asked for, monotonic.
     char refused[INET6_ADDRSTRLEN]; // An address that is not public; "": none in this call.
     char message[CURL_ERROR_SIZE];
 };
@@ -76,12 +76,12 @@ static enum evq_status library_load(struct library *library, const char *who, st
     return EVQ_OK;
 }
 
-/* Where curl makes its sockets: the address is the one that it is about to connect to. */
+/* curl calls this to make a socket. address is the one to which it will connect. */
 static curl_socket_t socket_open(void *context, curlsocktype purpose, struct curl_sockaddr *address)
 {
     struct evq_http *http = context;
 
-    (void)purpose; // Connections alone.
+    (void)purpose; // It is always a connection.
     if (http->public_only && !evq_address_public(&address->addr)) {
         const void *bytes = NULL;
         struct sockaddr_in v4;
@@ -102,7 +102,7 @@ static curl_socket_t socket_open(void *context, curlsocktype purpose, struct cur
     return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-/* Not 0 ends the call: the program is to stop and waited long enough. */
+/* curl calls this during a call. A result other than 0 ends it: the logger must stop. */
 static int progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
 {
     const struct evq_http *http = context;
@@ -131,7 +131,7 @@ static enum evq_status options_set(struct evq_http *http, const struct evq_http_
     bool good = true;
 
 #define SET(option, value) good = library->setopt(http->curl, option, value) == CURLE_OK && good
-    SET(CURLOPT_NOSIGNAL, 1L); // Threads: no alarm().
+    SET(CURLOPT_NOSIGNAL, 1L); // No alarm(), because the program has threads.
     SET(CURLOPT_ERRORBUFFER, http->message);
     SET(CURLOPT_FOLLOWLOCATION, 0L);
 #if LIBCURL_VERSION_NUM >= 0x075500
@@ -151,7 +151,8 @@ static enum evq_status options_set(struct evq_http *http, const struct evq_http_
     SET(CURLOPT_SSL_VERIFYPEER, config->insecure ? 0L : 1L);
     SET(CURLOPT_SSL_VERIFYHOST, config->insecure ? 0L : 2L);
     if (config->public_only) {
-        SET(CURLOPT_PROXY, ""); // Also none of the environment: it would connect in our place.
+        SET(CURLOPT_PROXY,
+            ""); // No proxy, also none of the environment: it would make the connection.
     }
     if (config->ca_file != NULL) {
         SET(CURLOPT_CAINFO, config->ca_file);
@@ -213,7 +214,7 @@ static void place_of(const char *url, char *out, size_t out_bytes)
 
     host = host != NULL ? host + 3 : url;
     const size_t length = strcspn(host, "/?#");
-    const char *at = memrchr(host, '@', length); // Before it stand names and passwords.
+    const char *at = memrchr(host, '@', length); // User and password stand before it.
     const char *from = at != NULL ? at + 1 : host;
     char raw[256];
     (void)snprintf(raw, sizeof(raw), "%.*s", (int)(length - (size_t)(from - host)), from);
@@ -243,7 +244,7 @@ static enum evq_status call_failed(const struct evq_http *http, CURLcode code, c
                          "%s: '%s': %s", http->who, place, why);
 }
 
-/* Takes the code, 0 where none came, and how long the server wants to be left alone. */
+/* Reads the reply's code (0: none arrived) and the pause that the server asks for. */
 static void reply_take(struct evq_http *http, struct evq_http_reply *reply)
 {
     curl_off_t seconds = 0;
@@ -300,8 +301,8 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
     http->message[0] = '\0';
     const CURLcode code = library->perform(http->curl);
     reply_take(http, reply);
-    // What is over the bound is not read, what stalls or breaks off is not waited for: the code,
-    // which came before it, is what counts.
+    // The code has arrived, so the call succeeded, even if the body is too long, stalls or breaks
+    // off.
     const bool forgotten = code == CURLE_WRITE_ERROR && !reply->body.full;
     if (code != CURLE_OK && (reply->code < 200 || forgotten)) {
         status = call_failed(http, code, place, err);
@@ -309,7 +310,7 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
     }
     reply->body.full = reply->body.full || code != CURLE_OK;
 out:
-    (void)library->setopt(http->curl, CURLOPT_HTTPHEADER, NULL); // The list goes.
+    (void)library->setopt(http->curl, CURLOPT_HTTPHEADER, NULL); // The list is freed next.
     library->free_all(list);
     return status;
 }

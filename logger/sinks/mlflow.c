@@ -17,14 +17,14 @@
 
 struct run {
     char name[EVQ_JOB_RUN_BYTES_MAX + 1];
-    char given[EVQ_MLFLOW_ID_BYTES_MAX]; // By the training; "": the run is our own.
+    char given[EVQ_MLFLOW_ID_BYTES_MAX]; // The run that the training gave; "": evalq's own.
     char id[EVQ_MLFLOW_ID_BYTES_MAX];    // "": not known yet.
 };
 
 struct item { // One result.
     size_t run;
-    size_t count;              // Of its metrics.
-    struct evq_buffer metrics; // As members of a JSON array.
+    size_t count;              // Number of its metrics.
+    struct evq_buffer metrics; // Its metrics as members of a JSON array.
     char result_id[EVQ_RESULT_ID_BYTES_MAX];
 };
 
@@ -61,7 +61,7 @@ static void mlflow_close(void *state)
     }
 }
 
-/* An option, else a variable that MLflow's own client reads, else fallback. */
+/* Returns an option; if it is absent, a variable of MLflow's own client; otherwise fallback. */
 static const char *setting(const struct evq_sink_config *config, const char *key,
                            const char *variable, const char *fallback)
 {
@@ -86,7 +86,7 @@ static enum evq_status server_open(struct mlflow *sink, const struct evq_buffer 
     const struct evq_sink_config *given = sink->context->sink;
     char who[64];
     double seconds = 0;
-    // As in MLflow's own client, user and password go before a token.
+    // User and password have priority over a token, as in MLflow's own client.
     const char *user = setting(given, "username", "MLFLOW_TRACKING_USERNAME", NULL);
     struct evq_mlflow_config config = {
         .who = who,
@@ -168,7 +168,7 @@ static size_t run_of(struct mlflow *sink, const struct evq_result *result)
         sink->own_run ? ""
                       : evq_pair_get(result->trackers, result->tracker_count, "mlflow_run_id", "");
 
-    for (size_t i = sink->run_count; i-- > 0;) { // Those seen last are likely.
+    for (size_t i = sink->run_count; i-- > 0;) { // Recent runs are the most likely.
         if (strcmp(sink->runs[i].name, result->run) == 0 &&
             strncmp(sink->runs[i].given, given, sizeof(sink->runs[i].given) - 1) == 0) {
             return i;
@@ -253,7 +253,7 @@ static enum evq_status run_find(struct mlflow *sink, struct run *run, struct evq
     if (run->id[0] != '\0') {
         return EVQ_OK;
     }
-    // Queues are told apart: two may have runs of one name.
+    // The tag has the queue too, because two queues may have a run of the same name.
     (void)snprintf(key, sizeof(key), "%s/%s", sink->context->config->redis.queue, run->name);
     return evq_mlflow_run(sink->server, key, run->name, run->id, err);
 }
@@ -357,7 +357,7 @@ static enum evq_status mlflow_flush(void *state, struct evq_error *err)
     enum evq_status status = EVQ_OK;
 
     for (size_t i = 0; i < sink->item_count && status == EVQ_OK; i++) {
-        bool done = false; // With the run of an item before.
+        bool done = false; // Sent with an earlier item of the same run.
         for (size_t j = 0; j < i && !done; j++) {
             done = sink->items[j].run == sink->items[i].run;
         }

@@ -13,8 +13,8 @@
 
 #define API         "/api/2.0/mlflow/"
 #define HASH_BYTES  9               // "-" and 8 digits.
-#define TAG_RUN     "evalq.run"     // Made for these results.
-#define TAG_RESULTS "evalq.results" // Chosen for them, before the first went in.
+#define TAG_RUN     "evalq.run"     // Tag of a run that evalq made.
+#define TAG_RESULTS "evalq.results" // Tag of the run that gets the results.
 
 struct evq_mlflow {
     struct evq_http *http;
@@ -77,8 +77,8 @@ enum evq_status evq_mlflow_open(const struct evq_mlflow_config *config,
 }
 
 /*
- * One call; body NULL: a GET. *ret_document (NULL where the reply is not a JSON object) is the
- * caller's to json_decref() in any case. error: the server's word for what is wrong, "" none.
+ * Makes one call; body NULL: a GET. The caller calls json_decref() on *ret_document in any case; it
+ * is NULL if the reply is not a JSON object. error: the server's error code, or "".
  */
 static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct evq_buffer *body,
                             json_t **ret_document, char error[64], struct evq_error *err)
@@ -195,14 +195,14 @@ static enum evq_status experiment_find(struct evq_mlflow *mlflow, struct evq_err
     if (status == EVQ_OK) {
         status = text_of(mlflow, document, NULL, "experiment_id", mlflow->experiment_id, err);
     } else if (strcmp(error, "RESOURCE_ALREADY_EXISTS") == 0) {
-        status = experiment_get(mlflow, error, err); // Somebody else made it meanwhile.
+        status = experiment_get(mlflow, error, err); // Another client made it in between.
     }
     json_decref(document);
     evq_buffer_free(&body);
     return status;
 }
 
-/* The oldest run with that tag; ret_run "": there is none. */
+/* Finds the oldest run with that tag. ret_run "": there is none. */
 static enum evq_status run_search(struct evq_mlflow *mlflow, const char *tag, const char *key,
                                   char ret_run[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
 {
@@ -262,8 +262,8 @@ static enum evq_status run_create(struct evq_mlflow *mlflow, const char *key, co
     return status;
 }
 
-/* Marks the run as the one that gets the results; and as finished, since nobody else would: metrics
- * are taken all the same. */
+/* Tags the run as the one that gets the results and marks it as finished, because nobody else
+ * would. MLflow still accepts metrics. */
 static enum evq_status run_choose(struct evq_mlflow *mlflow, const char *run, const char *key,
                                   struct evq_error *err)
 {
@@ -310,8 +310,8 @@ enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const
         (void)snprintf(ret_run, EVQ_MLFLOW_ID_BYTES_MAX, "%s", run);
         return EVQ_OK;
     }
-    mlflow->experiment_id[0] = '\0'; // It may be what went.
-    if (status == EVQ_E_INVALID) {   // No fault of a result: whatever is wrong here may be mended.
+    mlflow->experiment_id[0] = '\0'; // The experiment may have been deleted.
+    if (status == EVQ_E_INVALID) {   // No result is at fault, and the cause may be repaired.
         status = EVQ_E_RETRY;
         if (err != NULL) {
             err->status = status;
@@ -345,8 +345,8 @@ enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const
     return status;
 }
 
-/* Whether a character of so many bytes may be in a key: MLflow takes what Python calls a letter or
- * digit, of which these alone are kept. */
+/* Whether a character may be in a key. MLflow accepts every letter and digit of Python; this table
+ * has the common scripts. */
 static bool is_allowed(const char *text, size_t bytes)
 {
     static const struct {
@@ -378,13 +378,14 @@ static bool is_allowed(const char *text, size_t bytes)
     return false;
 }
 
-/* The key as MLflow takes it. Where more is lost than a sign of ASCII (acc,none is acc_none), or
- * that is not alone, a hash of the whole is its end: words of one length would be one curve. */
+/* Translates a name into a key that MLflow accepts; other characters become underscores (acc,none
+ * is acc_none). alone: no other metric gets the same key. If it is false, or if more than ASCII
+ * signs is lost, the key ends in a hash of the name, so that no two names share a curve. */
 static void key_map(const char *key, bool alone, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
 {
     const size_t key_bytes = strlen(key);
     size_t bytes = 0;
-    size_t room = 0; // Up to which the hash has room behind it.
+    size_t room = 0; // Where the hash can begin.
     size_t length = 0;
     bool lost = false;
 
@@ -419,7 +420,7 @@ bool evq_mlflow_alike(const char *a, const char *b)
         a++;
         b++;
     }
-    return *a == *b; // Both at their end.
+    return *a == *b; // Both texts end here.
 }
 
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,

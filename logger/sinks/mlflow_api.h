@@ -9,7 +9,7 @@
 
 #include "logger/sinks/http.h"
 
-#define EVQ_MLFLOW_ID_BYTES_MAX    64           // Of a run or experiment, with the NUL.
+#define EVQ_MLFLOW_ID_BYTES_MAX    64           // Id of a run or experiment, with the NUL.
 #define EVQ_MLFLOW_METRICS_MAX     1000         // Of one call,
 #define EVQ_MLFLOW_BATCH_BYTES_MAX (900u << 10) // with all their text: the server's limit is 1 MB.
 #define EVQ_MLFLOW_KEY_BYTES_MAX   250

@@ -20,7 +20,7 @@
 #define TIMEOUT_SECONDS 120
 #define CLOSE_SECONDS   30
 #define BATCH_BYTES_MAX (64u << 20)
-#define TURNS_MAX       8 // Of runs in one flush: the SDK takes seconds to begin one.
+#define TURNS_MAX       8 // Changes of run in one flush. The SDK takes seconds to begin a run.
 
 struct wandb {
     const struct evq_sink_context *context;
@@ -28,9 +28,9 @@ struct wandb {
     const char *argv[ARGS_MAX + 1]; // Into the configuration.
     int64_t timeout_ms;
     int64_t close_ms;
-    int64_t number; // Of the flush.
+    int64_t number; // Number of the flush.
     struct evq_buffer lines;
-    char run[EVQ_JOB_RUN_BYTES_MAX + 1]; // Of the last line.
+    char run[EVQ_JOB_RUN_BYTES_MAX + 1]; // Run of the last line.
     size_t turns;                        // How often the lines changed to another run.
     char who[64];
 };
@@ -148,7 +148,7 @@ static enum evq_status helper_ready(struct wandb *sink, int64_t deadline_ms, str
     return status;
 }
 
-/* One answer; *ret_done: it was the one to this flush. */
+/* Handles one answer. *ret_done: it was the answer to this flush. */
 static enum evq_status answer_take(struct wandb *sink, const char *line, bool *ret_done,
                                    struct evq_error *err)
 {

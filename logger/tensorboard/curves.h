@@ -31,7 +31,7 @@ struct evq_curves {          // Zero: empty.
     struct evq_curve *items; // Ascending tags.
     size_t count;
     size_t capacity;
-    size_t late_count; // Of all curves.
+    size_t late_count; // Late points of all curves.
 };
 
 /* The curve of the tag, or NULL. Valid until a curve is added. */

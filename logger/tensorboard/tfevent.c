@@ -9,7 +9,10 @@
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8 };
-enum { TENSOR_CONTENT = 4, TENSOR_FLOAT_VAL = 5 }; // Read only: files of evalq's earlier builds.
+enum {
+    TENSOR_CONTENT = 4,
+    TENSOR_FLOAT_VAL = 5
+}; // Read but not written: earlier builds of evalq wrote them.
 
 uint32_t evq_tfevent_crc32c(const void *data, size_t bytes)
 {
@@ -69,7 +72,7 @@ static void put_varint(struct evq_buffer *out, uint64_t value)
     evq_buffer_append(out, bytes, count);
 }
 
-/* Of a field that holds so many bytes: its key (numbers below 16), its length, the bytes. */
+/* The size of a field with so many bytes: its key (for numbers below 16), length and bytes. */
 static size_t field_bytes(size_t bytes)
 {
     return 1 + varint_bytes(bytes) + bytes;
@@ -80,7 +83,7 @@ static void put_key(struct evq_buffer *out, uint32_t field, uint32_t wire)
     put_varint(out, (uint64_t)field << 3 | wire);
 }
 
-/* What comes next, so many bytes, is the field's. */
+/* Appends the key and the length of a field whose bytes follow. */
 static void put_head(struct evq_buffer *out, uint32_t field, size_t bytes)
 {
     put_key(out, field, WIRE_BYTES);
@@ -101,7 +104,7 @@ static void put_float(struct evq_buffer *out, float value)
     put_little(out, bits, sizeof(bits));
 }
 
-/* Bytes of an event that holds one field more, of so many. */
+/* Returns the size of an event with one further field of so many bytes. */
 static size_t event_bytes(int64_t step, size_t bytes)
 {
     return 1 + 8 + (step != 0 ? 1 + varint_bytes((uint64_t)step) : 0) + field_bytes(bytes);

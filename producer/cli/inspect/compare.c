@@ -217,7 +217,8 @@ static enum evq_status read_runs(struct comparison *to, struct evq_error *none,
 static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct comparison to = {.cli = cli, .filter = evq_option_text(&cli->options, "metric", NULL)};
-    struct evq_error none = {.status = EVQ_OK}; // Of a run without a result; said after the others.
+    struct evq_error none = {.status =
+                                 EVQ_OK}; // A run without a result; reported after the others.
     enum evq_status status = EVQ_OK;
 
     if (evq_paired_table_is_place(evq_cli_arg(cli, 0))) {

@@ -138,7 +138,8 @@ static void check_disk(const char *what, const char *path, json_t *checks)
     char shown[EVQ_TERMINAL_SPAN_BYTES];
     char parent[PATH_MAX];
     (void)snprintf(parent, sizeof parent, "%s", path);
-    while (statvfs(parent, &info) != 0) { // What is not made yet will lie on its parent's disk.
+    while (statvfs(parent, &info) !=
+           0) { // A directory that does not exist yet will be on its parent's disk.
         char *slash = strrchr(parent, '/');
         if (errno != ENOENT || slash == NULL || slash == parent) {
             evq_health_add(checks, "disk", EVQ_HEALTH_NOTE, "", "%s: '%s': %s", what, path,
@@ -154,8 +155,8 @@ static void check_disk(const char *what, const char *path, json_t *checks)
                    low ? "free some space" : "", "%s: %s free at %s", what, shown, path);
 }
 
-/* Where the logger writes: `evalq up` keeps results beside its address, unless the configuration
- * says where. */
+/* Finds the directory of the logger: that of the configuration, otherwise the results of `evalq
+ * up`, which are beside its address file. */
 static const char *results_directory(const struct evq_config *config, char out[PATH_MAX])
 {
     char line[PATH_MAX] = "";
@@ -167,7 +168,7 @@ static const char *results_directory(const struct evq_config *config, char out[P
     const bool read = fgets(line, sizeof line, file) != NULL;
     (void)fclose(file); // Read only.
     line[strcspn(line, "\n")] = '\0';
-    // Of another server than the one that is asked here, it says nothing.
+    // The `up` may run another server than the one that is checked here.
     char real[PATH_MAX];
     const bool same = read && strcmp(line, config->redis.url) == 0;
     return same && realpath(".evalq", real) != NULL &&
@@ -220,7 +221,7 @@ static void check_functions(struct evq_cli *cli, json_t *checks)
                    off < 0 ? "ahead of" : "behind");
 }
 
-/* EVQ_E_IO and the like become a failed check: the list is still worth printing. */
+/* Turns an error such as EVQ_E_IO into a failed check, so that the list is still printed. */
 static void connection_failed(struct evq_cli *cli, enum evq_status status,
                               const struct evq_error *why, json_t *checks)
 {
@@ -228,7 +229,7 @@ static void connection_failed(struct evq_cli *cli, enum evq_status status,
     if (status == EVQ_E_AUTH || cli->exit_code == EVQ_EXIT_CONFIG) {
         advice = "check address, user and password file";
     } else if (status == EVQ_E_RETRY) {
-        advice = ""; // It runs, and has said itself what it waits for.
+        advice = ""; // It runs and has logged what it waits for.
     }
     evq_health_add(checks, "connection", EVQ_HEALTH_FAIL, advice, "%s", why->message);
     cli->exit_code = cli->exit_code != 0 ? cli->exit_code : (int)evq_status_exit(status);

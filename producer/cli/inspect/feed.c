@@ -10,10 +10,10 @@
 struct followed {
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     int64_t cursor;
-    struct evq_run_counts counts;   // As the last look saw them.
-    struct evq_run_counts baseline; // As the skipping poll saw them.
-    bool moved;                     // Differ from the baseline, or did.
-    bool returned;                  // By evq_feed_new_run().
+    struct evq_run_counts counts;   // Counts at the last poll.
+    struct evq_run_counts baseline; // Counts at the poll that skipped old results.
+    bool moved;                     // The counts have differed from the baseline.
+    bool returned;                  // evq_feed_new_run() returned this run.
     bool fresh; // Something may have been published since its results were read.
 };
 
@@ -84,7 +84,7 @@ static void note_counts(struct followed *one, const json_t *counts)
     }
     seen.open = seen.by_state[EVQ_JOB_QUEUED] + seen.by_state[EVQ_JOB_DELAYED] +
                 seen.by_state[EVQ_JOB_RUNNING];
-    // A task is published while its job goes on running: then the counts do not say so.
+    // A task can be published while its job still runs. The counts do not show that.
     one->fresh = one->fresh || seen.by_state[EVQ_JOB_RUNNING] > 0 ||
                  memcmp(&seen, &one->counts, sizeof seen) != 0;
     one->counts = seen;

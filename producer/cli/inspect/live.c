@@ -8,7 +8,7 @@
 #define NAME_COLUMNS      10 // A variant, suite or task.
 #define METRIC_COLUMNS    13
 #define TIMES_COLUMNS     27
-#define WHERE_COLUMNS     95 // Where nothing is cut.
+#define WHERE_COLUMNS     95 // From this width on, nothing is truncated.
 #define WHERE_COLUMNS_MIN 5
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
@@ -29,8 +29,8 @@ void evq_live_erase(struct evq_live *live)
     }
 }
 
-/* Bytes of text that fill at most width columns. A wrapped line would break the count of lines that
- * the footer goes back. */
+/* Returns how many bytes of text fill at most width columns. A wrapped line would make the footer's
+ * count of lines wrong. */
 static size_t cut(const char *text, size_t width)
 {
     size_t bytes = 0;
@@ -116,7 +116,7 @@ static void print_header(struct evq_live *live)
     for (size_t n = 0; n < live->shape.name_count; n++) {
         (void)putchar(' ');
         print_right(live->results->metrics[live->shape.names[n]].name, METRIC_COLUMNS);
-        (void)putchar(' '); // Where the star of the best stands.
+        (void)putchar(' '); // The place of the star of the best.
     }
     if (room.times) {
         (void)printf(" %8s %8s %8s", "WAIT", "LOAD", "COMPUTE");

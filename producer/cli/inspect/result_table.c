@@ -32,7 +32,7 @@ static void copy(char *out, size_t out_bytes, const char *text)
     out[bytes] = '\0';
 }
 
-/* Where in the index a job is, or belongs. FNV-1a; the table is at most half full. */
+/* Finds the place of a job in the index, or the free place for it. FNV-1a; at most half full. */
 static size_t index_place(const struct evq_result_table *results, const char *job)
 {
     uint32_t hash = 2166136261U;
@@ -288,7 +288,7 @@ static int compare(const void *a, const void *b)
     if (order == 0) {
         order = strcmp(x->suite, y->suite);
     }
-    if (order == 0) { // Generations alone differ now: a longer one is a later one.
+    if (order == 0) { // Only the generations differ. The longer one is later.
         order = (strlen(x->job) > strlen(y->job)) - (strlen(x->job) < strlen(y->job));
     }
     return order != 0 ? order : strcmp(x->job, y->job);
@@ -315,7 +315,8 @@ void evq_result_table_step(const char *job, int64_t step, char out[EVQ_RESULT_TA
 {
     const char *generation = strchr(job, '~'); // No name in an id has one.
     const size_t digits = generation != NULL ? strspn(generation + 1, "0123456789") : 0;
-    const int shown = digits > 0 && digits < 11 ? (int)digits + 1 : 0; // Else it is none.
+    const int shown =
+        digits > 0 && digits < 11 ? (int)digits + 1 : 0; // Otherwise it is not a generation.
     (void)snprintf(out, EVQ_RESULT_TABLE_STEP_BYTES, "%" PRId64 "%.*s", step, shown,
                    shown > 0 ? generation : "");
 }
@@ -328,7 +329,7 @@ void evq_result_table_title(const struct evq_result_table *results, size_t metri
     for (size_t i = 0; i < results->metric_count; i++) {
         alone = alone && strcmp(results->metrics[i].task, column->task) == 0;
     }
-    // A variant has keys of its own: then task and name alone would stand over two columns.
+    // With several variants, task and name would be the title of two columns.
     for (size_t i = 0; i < results->metric_count; i++) {
         if (i != metric && strcmp(results->metrics[i].task, column->task) == 0 &&
             strcmp(results->metrics[i].name, column->name) == 0) {
@@ -382,7 +383,7 @@ static void print_row(const struct evq_result_table *results, size_t at, const c
     }
     evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_terminal_span(row->timing.queued_ms, wait));
     const int64_t took_us = row->timing.load_us + row->timing.compute_us;
-    evq_table_cell(table, EVQ_COLOUR_DIM, "%s", // Of what never was evaluated: nothing.
+    evq_table_cell(table, EVQ_COLOUR_DIM, "%s", // Empty if it was not evaluated.
                    took_us > 0 ? evq_terminal_took(took_us, took) : "");
     const char *state = !row->ended ? "running" : evq_job_state_name(row->state);
     bool good = !row->ended || row->state == EVQ_JOB_DONE;
@@ -410,7 +411,7 @@ static void add_columns(const struct evq_result_table *results, struct evq_table
     for (size_t n = 0; n < shape->name_count; n++) {
         char title[160];
         (void)snprintf(title, sizeof title, "%s ",
-                       results->metrics[shape->names[n]].name); // With the place of the star.
+                       results->metrics[shape->names[n]].name); // Leaves a place for the star.
         evq_table_column(table, title, true);
     }
     evq_table_column(table, "WAIT", true);

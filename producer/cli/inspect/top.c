@@ -20,7 +20,7 @@
 #define REST  "\033[K" // The end of a line is cleared, not the screen: nothing flickers.
 #define BELOW "\033[J"
 
-/* What evq_status_show() prints, as text that the caller frees. */
+/* Returns the output of evq_status_show() as text, which the caller frees. */
 static enum evq_status captured(struct evq_cli *cli, char **ret_text, struct evq_error *err)
 {
     FILE *screen = stdout;
@@ -45,7 +45,7 @@ static enum evq_status captured(struct evq_cli *cli, char **ret_text, struct evq
     return EVQ_OK;
 }
 
-/* What a line fills of a screen: its columns without the escapes that colour it. */
+/* Counts the columns of a line, without its colour escapes. */
 static size_t columns_of(const char *line, size_t bytes)
 {
     size_t columns = 0;
@@ -68,8 +68,8 @@ static void line_end(const struct evq_terminal *terminal, size_t columns)
     (void)fputs(full ? "\n" : REST "\n", stdout);
 }
 
-/* As many lines as the screen has; said when some do not fit. What is wider than the screen takes
- * several of its lines. */
+/* Prints as many lines as the screen has, and says if some do not fit. A line that is wider than
+ * the screen counts as several. */
 static void draw(const struct evq_terminal *terminal, const char *text)
 {
     const size_t width = terminal->width > 0 ? (size_t)terminal->width : SIZE_MAX / 2;
@@ -96,7 +96,7 @@ static void draw(const struct evq_terminal *terminal, const char *text)
     (void)fflush(stdout);
 }
 
-/* Redis away: the last screen stays, with this above it. */
+/* Shows above the last screen that Redis is away. */
 static void draw_trouble(const struct evq_terminal *terminal, const struct evq_error *err)
 {
     (void)printf(HOME "%sproblem:%s %s" REST "\n", evq_terminal_colour(terminal, EVQ_COLOUR_RED),
@@ -104,7 +104,7 @@ static void draw_trouble(const struct evq_terminal *terminal, const struct evq_e
     (void)fflush(stdout);
 }
 
-/* Waits for the next look. false: Ctrl-C, or SIGTERM. */
+/* Waits until the screen is due again. Returns false after Ctrl-C or SIGTERM. */
 static bool goes_on(int signal_fd, int interval_ms)
 {
     struct pollfd ready = {.fd = signal_fd, .events = POLLIN};
@@ -114,7 +114,7 @@ static bool goes_on(int signal_fd, int interval_ms)
     if (count <= 0 || read(signal_fd, &taken, sizeof(taken)) != (ssize_t)sizeof(taken)) {
         return true;
     }
-    return taken.ssi_signo == SIGWINCH; // Drawn anew at once.
+    return taken.ssi_signo == SIGWINCH; // The size changed, so draw at once.
 }
 
 static enum evq_status look_again_and_again(struct evq_cli *cli, int signal_fd,

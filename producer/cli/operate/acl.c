@@ -20,10 +20,10 @@ struct commands {
 
 struct role {
     const char *name;
-    const char *keys;      // "~": its queue's; "%R~": those for reading.
-    bool library;          // Every command that some function uses.
-    const char *functions; // That change the queue and that it may call, separated by blanks.
-    const char *commands;  // More, separated by blanks.
+    const char *keys;      // Rights on the keys of the queue: "~" all, "%R~" reading.
+    bool library;          // It may call every command that the function library uses.
+    const char *functions; // Changing functions that it may call, separated by blanks.
+    const char *commands;  // Further commands, separated by blanks.
 };
 
 static const struct role roles[] = {
@@ -47,7 +47,7 @@ static const struct role roles[] = {
 };
 #define ROLE_COUNT (sizeof roles / sizeof roles[0])
 
-// Of every role: to connect and to be told apart.
+// Commands of every role: to connect and to name the connection.
 static const char common[] = "ping hello auth select quit time role client|setname client|id "
                              "client|getname client|setinfo command|info";
 
@@ -98,15 +98,16 @@ static bool add_functions(struct commands *list, const char *functions)
     return good;
 }
 
-/* A quoted word of upper-case letters at text, as Lua calls a command by; 0 when there is none. */
+/* Returns the length of a quoted word of upper-case letters at text, the form in which Lua names a
+ * command; 0: there is none. */
 static size_t quoted(const char *text)
 {
     size_t bytes = text[0] == '\'' ? strspn(text + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") : 0;
     return bytes > 0 && text[bytes + 1] == '\'' ? bytes : 0;
 }
 
-/* Every command that the function library calls, found in its text: call('HSET', ...), pcall(call,
- * 'HSET', ...). */
+/* Collects every command that the function library calls, from its text: call('HSET', ...),
+ * pcall(call, 'HSET', ...). */
 static bool add_library(struct commands *list)
 {
     static const char *const containers[] = {"XGROUP", "XINFO", "OBJECT", "FUNCTION"};
@@ -154,8 +155,8 @@ static enum evq_status known_to_server(struct evq_cli *cli, const char *word, bo
     return status;
 }
 
-/* Bytes of the role's password in a line; 0: the line is another's. whole_line: the file is the
- * role's alone. */
+/* Returns the length of the role's password in a line; 0: the line is of another role. whole_line:
+ * the file is only for this role. */
 static size_t password_in(char *line, const char *role, bool whole_line, char **ret_password)
 {
     size_t name = whole_line ? 0 : strcspn(line, " \t:\r\n");
@@ -165,7 +166,8 @@ static size_t password_in(char *line, const char *role, bool whole_line, char **
     return own ? strcspn(*ret_password, "\r\n") : 0;
 }
 
-/* Whether a line of the passwords says one of a role, or nothing: a slip would leave the role off.
+/* Whether a line of the password file is empty or names a role. A typing error would disable a
+ * role.
  */
 static enum evq_status check_line(const char *path, int number, const char *line,
                                   struct evq_error *err)
@@ -193,8 +195,8 @@ static enum evq_status check_line(const char *path, int number, const char *line
         path, number, evq_error_escape(line, name, shown, sizeof shown));
 }
 
-/* "#" and the SHA-256 of the role's password, "" when there is none: from the file with the lines
- * "ROLE PASSWORD", or from the first line of the file ROLE in a directory. */
+/* Writes "#" and the SHA-256 of the role's password, or "" if it has none. The password comes from
+ * a file with lines "ROLE PASSWORD", or from the first line of the file ROLE in a directory. */
 static enum evq_status hash_of(const char *source, const char *role, char out[66],
                                struct evq_error *err)
 {
@@ -253,7 +255,7 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
 {
     struct commands list = {.count = 0};
     char hash[66];
-    // The library belongs to the server: whoever installs it looks whatever the queue.
+    // The library is the server's, so the role that installs it may read the keys of all queues.
     const char *queue = role->library ? evq_queue_name(cli->queue) : "*";
     bool good = add_words(&list, common) && add_words(&list, role->commands) &&
                 add_functions(&list, role->functions);
@@ -294,8 +296,9 @@ enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char 
         status = EVQ_OK;
     }
     if (role == NULL && status == EVQ_OK) {
-        // Off, nobody comes in as it; but Redis replays its append-only file as this user and drops
-        // every MULTI ... EXEC in it, that is all that functions wrote, that it may not run.
+        // The user `default` is off, so nobody can log in as it. But Redis replays its append-only
+        // file as this user. Without these permissions it would drop each MULTI ... EXEC of the
+        // file, and so everything that functions wrote.
         (void)puts("user default off resetpass ~* &* +@all");
     }
     for (size_t i = 0; status == EVQ_OK && i < ROLE_COUNT; i++) {

@@ -15,10 +15,10 @@
 #include "producer/client/pins/pin_releaser.h"
 
 #define DEPTH_MAX 8
-// A pin whose submit never reached Redis is kept so long.
+// How long a pin stays whose submit never reached Redis.
 #define UNSENT_MS ((int64_t)7 * 86400 * 1000)
 
-// A run that has pins left, in whatever directories.
+// A run that still has pins, in one or more directories.
 struct run_pins {
     char *run;
     struct evq_pin_releaser releaser;
@@ -31,11 +31,10 @@ struct collection {
     int64_t records;
     int64_t pins_released;
     int64_t pins_left;
-    struct evq_pin_releaser_ask ask; // Once a question about a job failed, nothing is released.
+    struct evq_pin_releaser_ask ask; // After a failed call to Redis, nothing is released.
 };
 
-/* Notes a pin that is left, with the others of its run. Without memory it stays until the next gc.
- */
+/* Adds a pin that stays to its run. If memory runs out, the next gc handles it. */
 static void note_left(void *context, const struct evq_pin_info *pin)
 {
     struct collection *gc = context;
@@ -62,7 +61,7 @@ static void note_left(void *context, const struct evq_pin_info *pin)
     evq_pin_releaser_add(&gc->runs[at].releaser, pin->directory, pin->copied_bytes);
 }
 
-/* Of each run, the pins of dead jobs but for the newest. */
+/* Releases the pins of dead jobs of each run, except the newest. */
 static void trim_dead(struct collection *gc, const struct evq_queue_info *info)
 {
     for (size_t at = 0; at < gc->run_count; at++) {
@@ -82,7 +81,7 @@ static void runs_free(struct collection *gc)
     free(gc->runs);
 }
 
-/* Pins of one output directory. */
+/* Handles the pins of one output directory. */
 static void collect_pins(struct collection *gc, const char *output_dir)
 {
     int64_t released = 0;
@@ -97,11 +96,11 @@ static void collect_pins(struct collection *gc, const char *output_dir)
     gc->pins_released += released;
     gc->pins_left += left;
     if (status == EVQ_OK && left > 0 && gc->ask.keep_dead) {
-        (void)!evq_pin_list(output_dir, note_left, gc, NULL); // It was readable just now.
+        (void)!evq_pin_list(output_dir, note_left, gc, NULL); // It was readable before.
     }
 }
 
-/* Walks a root; pins lie in DIR/.evalq/pins, and nothing else hidden is entered. */
+/* Walks a root. Pins are in DIR/.evalq/pins; other hidden directories are skipped. */
 static enum evq_status walk(struct collection *gc, const char *root, struct evq_error *err)
 {
     char *path = strdup(root);
@@ -159,7 +158,7 @@ static enum evq_status print_collected(struct collection *gc, struct evq_error *
     return EVQ_OK;
 }
 
-/* A slip in its name would look like nothing to collect. */
+/* Checks that the directory exists. Otherwise a typing error would look as if nothing was left. */
 static enum evq_status check_directory(const char *path, struct evq_error *err)
 {
     struct stat info;

@@ -63,8 +63,9 @@ static enum evq_status open_mark(struct pruning *pruning, const char *run, struc
     return status;
 }
 
-/* A message marked keep is a milestone: its checkpoint stays. One whose record is gone is not known
- * to be none, and stays, too. What else the record tells: which weights were evaluated. */
+/* Reads the job's record. A checkpoint whose message has `keep` is a milestone and stays. It also
+ * stays if the record was removed, because it could be one. Takes the fingerprint of the weights,
+ * too. */
 static enum evq_status milestone_mark(struct pruning *pruning, struct evq_retention_checkpoint *one,
                                       struct evq_error *err)
 {
@@ -108,7 +109,7 @@ static enum evq_status own_find(const struct pruning *pruning,
     return status;
 }
 
-/* Marks one of the best whose weights are gone, or whose name other weights have. */
+/* Marks one of the best checkpoints if its weights were removed or replaced by others. */
 static enum evq_status lost_mark(const struct pruning *pruning,
                                  struct evq_retention_checkpoint *one, struct evq_error *err)
 {
@@ -145,14 +146,14 @@ static void target_find(const struct pruning *pruning, const struct evq_retentio
     }
     const char *const roots[] = {root->path};
     if (evq_retention_owned(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) == EVQ_OK) {
-        target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that holds it.
+        target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that contains it.
         (void)snprintf(why, why_bytes, "its pin goes");
     } else {
         target[0] = '\0';
     }
 }
 
-/* What is the checkpoint of two steps that both go is removed once. */
+/* Removes a path that belongs to two steps only once. */
 static void target_once(const struct pruning *pruning, size_t at, char *why, size_t why_bytes)
 {
     char *target = pruning->targets[at];

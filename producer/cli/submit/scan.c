@@ -15,21 +15,21 @@
 #include "producer/client/dead_clients.h"
 
 #define WATCH_PAUSE_US 1000000
-#define LEFTOVERS_MS   10000 // For all runs.
+#define LEFTOVERS_MS   10000 // Time to send what dead processes left, for all runs.
 #define CLOCK_MS       50    // usleep() and the monotonic clock may differ by this.
 #define INSIDE_LOOKS   64    // Directories that a pass looks into though they are settled.
 
-struct settled { // What needs no second look until it changes.
+struct settled { // A checkpoint that is finished unless it changes.
     char *name;
     int64_t changed_ns;
-    int64_t inside_ns; // Of a directory's files: evq_checkpoint_listing_inside_ns().
+    int64_t inside_ns; // For a directory: evq_checkpoint_listing_inside_ns().
     int64_t bytes;
 };
 
 enum pass {
-    PASS_FIRST, // Tells of each checkpoint what became of it.
-    PASS_AGAIN, // Of a scan that does not watch: those that had to stay the same for a while.
-    PASS_LATER, // With --watch: tells what is new.
+    PASS_FIRST, // Prints what was done with each checkpoint.
+    PASS_AGAIN, // Without --watch: the checkpoints that had to stay unchanged for a while.
+    PASS_LATER, // With --watch: prints what is new.
 };
 
 struct scan {
@@ -40,15 +40,15 @@ struct scan {
     struct settled *settled;
     size_t settled_count;
     size_t settled_capacity;
-    size_t turn;  // Of the list: from here on the next pass looks into directories.
+    size_t turn;  // Place in the list where the next pass begins to look into directories.
     json_t *jobs; // With --json.
     size_t submitted;
     size_t duplicates;
     size_t incomplete;
     size_t bad;
-    struct evq_error unread; // Of this pass: why one of them could not be looked at.
-    bool unread_told;        // While it lasts: it was said.
-    uint32_t told;           // Of this outage: a bit for each status that was said.
+    struct evq_error unread; // Why a checkpoint could not be read in this pass.
+    bool unread_told;        // That was printed. It is printed once while it lasts.
+    uint32_t told;           // A bit for each status that was printed in this outage.
 };
 
 static struct settled *find_settled(const struct scan *scan, const char *name)
@@ -61,7 +61,9 @@ static struct settled *find_settled(const struct scan *scan, const char *name)
     return NULL;
 }
 
-/* A training that resumed may save a step again, file by file into the directory that is there. */
+/* Whether the checkpoint has not changed since it was settled. look_inside: also checks the files
+ * of a directory, because a resumed training may save a step again, file by file, into the same
+ * directory. */
 static bool is_settled(const struct scan *scan, const struct evq_checkpoint_listing *found,
                        bool look_inside)
 {
@@ -72,7 +74,7 @@ static bool is_settled(const struct scan *scan, const struct evq_checkpoint_list
             one->inside_ns == evq_checkpoint_listing_inside_ns(scan->directory, found->name));
 }
 
-/* Only saves work: when out of memory the checkpoint is looked at again. */
+/* Remembers a checkpoint that is finished. If memory runs out, it is only examined again. */
 static void settle(struct scan *scan, const struct evq_checkpoint_listing *found, int64_t inside_ns)
 {
     struct settled *one = find_settled(scan, found->name);
@@ -130,7 +132,7 @@ static void refuse(struct scan *scan, const struct evq_checkpoint_listing *found
                 evq_error_escape(why->message, strlen(why->message), shown, sizeof shown));
 }
 
-/* One checkpoint. Only faults that concern every checkpoint are returned. */
+/* Submits one checkpoint. Returns only faults that concern every checkpoint. */
 static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_listing *found,
                                 enum pass pass, struct evq_error *err)
 {
@@ -146,7 +148,8 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_l
     }
     enum evq_status status =
         evq_submission_send(scan->cli, &scan->submission, path, found->step, &sent, err);
-    const bool own = sent.fingerprint[0] == '\0'; // The checkpoint's fault: nothing was sent yet.
+    const bool own =
+        sent.fingerprint[0] == '\0'; // Nothing was sent, so the checkpoint is at fault.
     switch (status) {
     case EVQ_OK:
         settle(scan, found, inside_ns);
@@ -176,14 +179,14 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_l
         settle(scan, found, inside_ns);
         refuse(scan, found, err);
         return EVQ_OK;
-    case EVQ_E_INVALID: // As a link that leads out of its root.
+    case EVQ_E_INVALID: // For example a link that leads out of its root.
         if (own) {
             settle(scan, found, inside_ns);
             refuse(scan, found, err);
         }
         return own ? EVQ_OK : status;
     case EVQ_E_IO:
-    case EVQ_E_NOT_FOUND: // It may be all of them, or this one alone: those after it are tried.
+    case EVQ_E_NOT_FOUND: // This may concern only this checkpoint, so the others are tried.
         if (own && scan->unread.status == EVQ_OK) {
             scan->unread = *err;
         }
@@ -230,7 +233,7 @@ static enum evq_status scan_pass(struct scan *scan, enum pass pass, struct evq_e
     return status;
 }
 
-/* What could not be looked at may be mended while we watch: that is said once. */
+/* Reports once that a checkpoint could not be read. It may be repaired while we watch. */
 static void unread_tell(struct scan *scan)
 {
     const bool unread = scan->unread.status != EVQ_OK;
@@ -255,7 +258,7 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
             return status;
         }
         const uint32_t kind = UINT32_C(1) << status;
-        if (passing && (scan->told & kind) == 0) { // One reason may follow upon another.
+        if (passing && (scan->told & kind) == 0) { // Each reason is printed once.
             evq_cli_say(scan->cli, "evalq: %s; trying on", err->message);
             scan->told |= kind;
         }
@@ -283,11 +286,11 @@ static enum evq_status finish(struct scan *scan, struct evq_error *err)
     return status;
 }
 
-/* What dead training processes of this machine left unsent goes first: it knows more than their
- * directories do. */
+/* First sends what dead training processes of this machine left unsent. Their submits know more
+ * than a scan of the directories finds. */
 static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err)
 {
-    // As they were given: an address found beside a password is not the same as one named alone.
+    // Passes on the options as they were given, because they decide where a password is searched.
     const struct evalq_options options = {.url = evq_option_text(&cli->options, "url", NULL),
                                           .config = evq_option_text(&cli->options, "config", NULL),
                                           .queue = evq_option_text(&cli->options, "queue", NULL),
@@ -297,7 +300,7 @@ static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err
         evq_dead_clients_send(&options, cli->config->redis.queue, LEFTOVERS_MS, &left, err);
 
     if (status == EVQ_E_INVALID) {
-        return EVQ_OK; // No place for rings here, so there are none.
+        return EVQ_OK; // There is no ring directory, so there are no rings.
     }
     if (status == EVQ_OK && left.sent + left.refused > 0) {
         evq_cli_say(cli, "evalq: %" PRIu64 " sent that dead training processes had left",
@@ -344,7 +347,8 @@ static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
         status = scan_pass(&scan, PASS_FIRST, err);
     }
     if (status == EVQ_OK && !watch && scan.ready.waiting > 0) {
-        (void)usleep((EVQ_READY_MS + CLOCK_MS) * 1000); // Their files must stay the same so long.
+        (void)usleep((EVQ_READY_MS + CLOCK_MS) *
+                     1000); // The files must stay unchanged for this time.
         status = scan_pass(&scan, PASS_AGAIN, err);
     }
     if (status == EVQ_OK && watch) {

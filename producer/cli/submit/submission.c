@@ -156,7 +156,7 @@ void evq_submission_free(struct evq_submission *submission)
     submission->param_count = 0;
 }
 
-/* The root that holds path: as it is written, else with symbolic links resolved. */
+/* Finds the root that contains path: first as it is written, then with symbolic links resolved. */
 static enum evq_status locate(struct evq_cli *cli, const char *path, struct located *ret,
                               struct evq_error *err)
 {
@@ -256,8 +256,9 @@ static enum evq_status make_pin(struct evq_cli *cli, const struct evq_submission
     return evq_pin_make(&request, ret_pin, err);
 }
 
-/* Tells the pin what became of each job, so that it goes when they end. status: of the first that
- * was not sent. One whose reply was lost may be in the queue all the same: its pin stays. */
+/* Records in the pin which jobs were sent, so that it can be released after they have ended.
+ * status: the status of the first job that was not sent. If its reply was lost, it may be in the
+ * queue, so the pin stays. */
 static void settle_pin(struct evq_cli *cli, const struct evq_submission *s,
                        const struct evq_pin *pin, char (*ids)[EVQ_JOB_ID_BYTES_MAX],
                        const struct evq_submission_sent *sent, size_t sent_count,
@@ -274,7 +275,7 @@ static void settle_pin(struct evq_cli *cli, const struct evq_submission *s,
         } else if (i > sent_count || !evq_conn_retryable(status)) {
             ignored = evq_pin_refused(pin->directory, ids[i], NULL);
         }
-        (void)ignored; // Then the pin stays until `evalq gc` finds its jobs ended.
+        (void)ignored; // The pin stays until `evalq gc` sees that its jobs have ended.
     }
 }
 
@@ -290,7 +291,7 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
 
     memset(ret_sent, 0, sizeof *ret_sent);
     evq_buffer_init(&manifest,
-                    32768); // A longer one would not fit into a message: it goes without.
+                    32768); // A longer list does not fit into a message and is omitted.
     struct evq_job *job = evq_job_new();
     enum evq_status status = job == NULL ? evq_error_set(err, EVQ_E_NOMEM, "no memory for a job")
                                          : locate(cli, path, &at, err);
@@ -307,7 +308,7 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
         if (status == EVQ_OK) {
             evq_job_id(job, ids[i]);
         } else {
-            ret_sent->fingerprint[0] = '\0'; // As where it cannot be looked at: nothing was sent.
+            ret_sent->fingerprint[0] = '\0'; // Tells the caller that nothing was sent.
         }
     }
     if (status == EVQ_OK && s->pin) {

@@ -54,7 +54,7 @@ static json_t *document(const struct evq_submission *s, const struct evq_submiss
                      (int)sent->pinned, "jobs", jobs);
 }
 
-/* --step, else the step that the name gives, by the rules of scan: checkpoint-400, step_400.pt. */
+/* Returns --step, or the step in the name by the rules of scan (checkpoint-400, step_400.pt). */
 static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct evq_error *err)
 {
     char name[PATH_MAX];
@@ -73,8 +73,7 @@ static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct 
     const char *base = slash != NULL ? slash + 1 : name;
     bool is_there = stat(name, &info) == 0;
     bool is_directory = is_there && S_ISDIR(info.st_mode);
-    // Of what is not there the name is enough: that it is missing is said next, and is what is
-    // wrong.
+    // A missing checkpoint needs no step: the next check reports that it is missing.
     if (!evq_checkpoint_listing_step(base, is_directory, NULL, ret_step) &&
         (is_there || !evq_checkpoint_listing_step(base, true, NULL, ret_step))) {
         return evq_cli_usage(cli, err,
@@ -172,7 +171,7 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_submission_send(cli, &submission, evq_cli_arg(cli, 0), step, &sent, err);
         if (sent.fingerprint[0] == '\0' &&
             (status == EVQ_E_IO || status == EVQ_E_INVALID || status == EVQ_E_LIMIT)) {
-            cli->exit_code = EVQ_EXIT_BAD_INPUT; // The checkpoint's fault: nothing was sent yet.
+            cli->exit_code = EVQ_EXIT_BAD_INPUT; // Nothing was sent, so the checkpoint is at fault.
         }
     }
     if (status == EVQ_OK && cli->terminal.json && !evq_option_flag(&cli->options, "wait")) {

@@ -19,7 +19,7 @@
 #include "shared/base/file.h"
 #include "shared/queue/function_library.h"
 
-#define LOCK_WAIT_MS   5000  // For the redis-server of an `up` that was killed.
+#define LOCK_WAIT_MS   5000  // Time for the redis-server of a killed `up` to end.
 #define DRAIN_MS       45000 // Longer than the workers' own drain deadline.
 #define GATEWAY_MS     15000 // Longer than its own drain.
 #define SERVER_STOP_MS 15000
@@ -56,7 +56,8 @@ static enum evq_status take_lock(struct evq_process_manager *manager, struct evq
         if (errno != EWOULDBLOCK && errno != EINTR) {
             return evq_error_set(err, EVQ_E_IO, "lock '%s': %s", path, strerror(errno));
         }
-        // Its owner is gone, and only the server it left behind, told to end, still holds the lock?
+        // If the lock's owner is dead, only its redis-server still has the lock. It was told to
+        // end, so wait for it.
         bool read_it = pread(manager->lock_fd, text, sizeof text - 1, 0) > 0;
         long pid = read_it ? strtol(text, NULL, 10) : 0;
         bool gone = pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
@@ -99,15 +100,15 @@ enum evq_status evq_process_manager_open(struct evq_process_manager *manager, st
     }
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN) {
         (void)sigdelset(&set,
-                        SIGHUP); // Under nohup: a signal that is blocked would come all the same.
+                        SIGHUP); // nohup ignores SIGHUP; a signalfd would receive it.
     }
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGCHLD, SIG_DFL); // Ignored by who started us, no death would be told.
+    (void)signal(SIGCHLD, SIG_DFL); // If our parent ignored it, we would not notice a death.
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
         (manager->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
         return evq_error_set(err, EVQ_E_IO, "take signals: %s", strerror(errno));
     }
-    // Grandchildren whose parent dies come to us, so that none is left at the end.
+    // We become the parent of orphaned grandchildren, so that none is left at the end.
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     return EVQ_OK;
 }
@@ -143,7 +144,7 @@ enum evq_status evq_process_manager_start_server(struct evq_process_manager *man
         if (status == EVQ_OK || strstr(err->message, "ddress already in use") == NULL) {
             break;
         }
-        status = evq_server_repick(server, err); // Somebody took the port in between.
+        status = evq_server_repick(server, err); // Another program took the port in between.
     }
     if (status == EVQ_OK) {
         int64_t build = 0;
@@ -167,7 +168,7 @@ static enum evq_status start_one(struct evq_process_manager *manager, size_t ind
     service->log_path = manager->logs[index];
     service->keep_fd = -1;
     service->output_fd = -1;
-    (void)unlink(service->log_path); // One life of `up`, one log.
+    (void)unlink(service->log_path); // Each start of `up` begins a new log.
     if (status == EVQ_OK) {
         status = evq_service_start(service, err);
     }
@@ -175,7 +176,7 @@ static enum evq_status start_one(struct evq_process_manager *manager, size_t ind
     return status;
 }
 
-/* All data in one directory, unless the configuration says where results go. */
+/* Sets the paths: all data in one directory, unless the configuration says where results are. */
 static enum evq_status place_results(struct evq_process_manager *manager, struct evq_error *err)
 {
     const char *results = manager->cli->config->logger.directory;
@@ -250,8 +251,8 @@ enum evq_status evq_process_manager_start_workers(struct evq_process_manager *ma
     return status;
 }
 
-/* Says that a service ended; a fault that another start cannot mend ends everything, but no command
- * that runs: that fault is then said ever less often. */
+/* Reports that a service ended. A fault that another start cannot repair ends `up`. While a command
+ * runs, such a fault is only reported, less and less often. */
 static enum evq_status service_ended(struct evq_process_manager *manager,
                                      const struct evq_service *service, struct evq_error *err)
 {
@@ -379,13 +380,13 @@ static void stop_services(struct evq_process_manager *manager, struct evq_servic
             }
         }
         enum evq_status ignored = evq_process_manager_step(manager, -1, 100, NULL, NULL);
-        (void)ignored; // What ends now was told to.
+        (void)ignored; // These services were told to end.
     }
 }
 
 void evq_process_manager_stop(struct evq_process_manager *manager)
 {
-    manager->stop_count++; // From here an end is no accident.
+    manager->stop_count++; // From now on, the end of a service is expected.
     if (manager->signal_fd >= 0) {
         stop_services(manager, &manager->gateway, 1, SIGTERM, GATEWAY_MS);
         size_t workers = manager->service_count > 0 ? manager->service_count - 1 : 0;
@@ -403,5 +404,5 @@ void evq_process_manager_stop(struct evq_process_manager *manager)
     if (manager->server.directory[0] != '\0') {
         evq_server_withdraw(&manager->server);
     }
-    evq_file_close(&manager->lock_fd); // Gives the lock back.
+    evq_file_close(&manager->lock_fd); // Releases the lock.
 }

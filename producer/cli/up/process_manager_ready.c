@@ -10,11 +10,11 @@
 #include "producer/cli/view.h"
 #include "shared/base/clock.h"
 
-#define READY_MS   30000 // A machine that is busy beyond that is told so, and goes on.
+#define READY_MS   30000 // After this time, `up` says that workers are slow and continues.
 #define LOOK_MS    20
 #define NOTE_BYTES 1024
 
-/* What the worker of this process says of itself; NULL: it has not said anything yet. */
+/* The queue's entry of the worker with this process id; NULL: it has not registered yet. */
 static const json_t *worker_of(const json_t *stats, pid_t pid)
 {
     size_t index = 0;
@@ -95,7 +95,7 @@ static bool has_persistent(const struct evq_config *config)
     return false;
 }
 
-/* How many slots start their evaluators; *ret_note: why one of them failed, "": none did. */
+/* Counts the slots that are starting their evaluators. *ret_note: why one failed; "": none did. */
 static size_t slots_starting(const struct evq_process_manager *manager, size_t workers,
                              char ret_note[NOTE_BYTES])
 {
@@ -103,7 +103,7 @@ static size_t slots_starting(const struct evq_process_manager *manager, size_t w
     size_t starting = 0;
     ret_note[0] = '\0';
     if (evq_view_stats(manager->cli, &stats, NULL) != EVQ_OK) {
-        return workers; // Not known now.
+        return workers; // Redis does not answer, so assume that all are starting.
     }
     for (size_t i = 0; i < workers; i++) {
         size_t index = 0;
@@ -155,7 +155,7 @@ enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager 
     return EVQ_OK;
 }
 
-/* Whether some worker serves the queue; so it is while that cannot be asked. */
+/* Whether a worker serves the queue. True if Redis does not answer. */
 static bool any_alive(const struct evq_process_manager *manager)
 {
     json_t *stats = NULL;
@@ -173,7 +173,7 @@ static bool any_alive(const struct evq_process_manager *manager)
     return alive;
 }
 
-/* Whether waiting for this reason is in vain: the queue is private, so no other worker comes. */
+/* Whether a job with this reason waits for ever. The queue is private, so no other worker comes. */
 static bool is_hopeless(const char *why)
 {
     return strncmp(why, "no worker offers suite ", 23) == 0 ||
@@ -198,7 +198,7 @@ bool evq_process_manager_is_stuck(const struct evq_process_manager *manager, con
     for (size_t i = 0; i < workers; i++) {
         const bool is_there = worker_of(stats, manager->services[i].pid) != NULL;
         if (!is_there && !evq_service_ended_for_good(&manager->services[i])) {
-            return false; // It starts, and may offer the suite then.
+            return false; // It is starting and may offer the suite later.
         }
         registered += is_there;
     }

@@ -17,8 +17,8 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-#define START_MS   15000  // Until the socket answers at all.
-#define LOADING_MS 600000 // While it loads its data.
+#define START_MS   15000  // Time until the socket answers.
+#define LOADING_MS 600000 // Time to load its data.
 
 enum evq_status evq_server_path(const char *directory, const char *name, char *out,
                                 struct evq_error *err)
@@ -31,8 +31,8 @@ enum evq_status evq_server_path(const char *directory, const char *name, char *o
     return EVQ_OK;
 }
 
-/* A socket file cannot lie everywhere: some file systems refuse it, and its path is at most 107
- * bytes long. */
+/* Whether a socket file can be made at the path. Some file systems refuse socket files, and the
+ * path has at most 107 bytes. */
 static bool socket_fits(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -117,7 +117,7 @@ static enum evq_status read_password(const char *path, char out[65], struct evq_
     return status;
 }
 
-/* A value as redis.conf reads it, quotes and control bytes escaped. */
+/* Appends a value in the syntax of redis.conf: in quotes, with control bytes escaped. */
 static void conf_quoted(struct evq_buffer *out, const char *name, const char *value)
 {
     evq_buffer_printf(out, "%s \"", name);
@@ -174,7 +174,7 @@ enum evq_status evq_server_repick(struct evq_server *server, struct evq_error *e
     return status == EVQ_OK ? write_conf(server, err) : status;
 }
 
-/* Redis, or Valkey where that alone is installed: they read the same file and answer alike. */
+/* Finds redis-server, or valkey-server if only that is installed. Both read the same file. */
 static enum evq_status find_program(struct evq_server *server, struct evq_error *err)
 {
     static const char *const names[] = {"redis-server", "valkey-server"};
@@ -213,8 +213,8 @@ enum evq_status evq_server_prepare(struct evq_server *server, const char *direct
     }
     server->service = (struct evq_service){
         .name = "redis",
-        // Redis 7.2 and newer do not start in a locale that is not installed, as ssh brings along.
-        // Not by env, for which a path with '=' would be a setting.
+        // Redis 7.2 and newer do not start if the locale is not installed; ssh can pass such a
+        // name. `env` cannot be used, because it takes a path with '=' for a variable.
         .argv = {"/bin/sh", "-c", "export LC_ALL=C; exec \"$@\"", "redis", server->program,
                  server->conf, NULL},
         .log_path = server->log,
@@ -272,7 +272,7 @@ enum evq_status evq_server_await(struct evq_server *server, struct evq_conn *con
             return evq_error_prefix(err, "redis-server does not answer after %d s",
                                     (int)(limit / 1000));
         }
-        (void)usleep(5000); // The socket file appears without notice.
+        (void)usleep(5000); // Nothing signals that the socket file exists.
     }
 }
 

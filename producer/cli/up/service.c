@@ -16,7 +16,7 @@
 
 #define BACKOFF_FIRST_MS 200
 #define BACKOFF_MAX_MS   10000
-#define STEADY_MS        30000 // After so long a life the next end starts the back-off anew.
+#define STEADY_MS        30000 // After running so long, the back-off begins again.
 
 static char *const *words_of(const struct evq_service *service)
 {
@@ -53,7 +53,7 @@ static int become(const struct evq_service *service, int output, int null_input,
     return errno;
 }
 
-/* Until it has become the program, or has said in report_fd why it cannot. */
+/* Waits until exec() succeeded, or reads from report_fd why it failed. */
 static enum evq_status exec_wait(const struct evq_service *service, pid_t pid, int report_fd,
                                  struct evq_error *err)
 {
@@ -74,7 +74,7 @@ static enum evq_status exec_wait(const struct evq_service *service, pid_t pid, i
 enum evq_status evq_service_start(struct evq_service *service, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
-    int report[2] = {-1, -1}; // Carries errno when exec fails; closed by exec when it does not.
+    int report[2] = {-1, -1}; // If exec fails, it carries errno. If exec succeeds, it closes.
     int log_fd = -1;
     int output = service->output_fd;
     pid_t parent = getpid();
@@ -100,7 +100,7 @@ enum evq_status evq_service_start(struct evq_service *service, struct evq_error 
     }
     if (pid == 0) {
         int code = become(service, output, null_input, parent);
-        (void)!write(report[1], &code, sizeof code); // Nobody is left to tell if this fails.
+        (void)!write(report[1], &code, sizeof code); // If it fails, nothing else can report it.
         _exit(127);
     }
     (void)setpgid(pid, pid); // Also here, so that the group exists before it is signalled.
@@ -145,7 +145,8 @@ bool evq_service_reaped(struct evq_service *service, pid_t pid, int wait_status)
 void evq_service_signal(const struct evq_service *service, int signal_number)
 {
     if (service->pid > 0) {
-        (void)kill(-service->pid, signal_number); // ESRCH: it has just ended, waitpid() will tell.
+        (void)kill(-service->pid,
+                   signal_number); // ESRCH: it has just ended, and waitpid() will see it.
     }
 }
 
@@ -240,7 +241,7 @@ void evq_service_reap_all(void)
         }
         pid_t reaped = waitpid(-1, NULL, WNOHANG);
         if (reaped < 0 || evq_clock_mono_ms() > deadline) {
-            return; // ECHILD: nobody is left.
+            return; // ECHILD: no child is left.
         }
         if (reaped == 0) {
             (void)usleep(2000);

@@ -18,12 +18,12 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-#define POLL_MS       150   // Between looks at the results.
-#define SINKS_MS      10000 // For sinks to take in the last results.
-#define WHY_MS        5000  // Between looks at why jobs wait, while the command runs.
+#define POLL_MS       150   // How often results are read.
+#define SINKS_MS      10000 // Time for sinks to take the last results.
+#define WHY_MS        5000  // How often to look why jobs wait, while the command runs.
 #define WHY_END_MS    1000  // The same after the command has ended.
-#define PATIENT_MS    2000  // For the command to end before it is said that it is waited for.
-#define LAST_WORDS_MS 1000  // For what it had written, and others go on to write.
+#define PATIENT_MS    2000  // If the command ends later than this, say that we wait for it.
+#define LAST_WORDS_MS 1000  // Time to read output that is left after the command's end.
 
 struct training {
     struct evq_process_manager *manager;
@@ -32,15 +32,15 @@ struct training {
     struct evq_live live;
     int output_fd; // The command's output on a terminal; -1: it writes by itself.
     struct evq_command_output output;
-    int64_t open; // Jobs, at the last look.
-    json_t *said; // Reasons for which jobs wait, as keys.
+    int64_t open; // Open jobs at the last look.
+    json_t *said; // Keys: the reasons for waiting that were printed.
     int64_t next_why_ms;
-    uint32_t told; // A bit for each status of a look that was said.
+    uint32_t told; // A bit for each error of a look that was printed.
     int64_t begin_ms;
 };
 
-/* A pseudo terminal, so that the command goes on writing line by line while its lines pass above
- * the footer. */
+/* Opens a pseudo terminal for the command, so that it writes line by line as on a terminal. Its
+ * lines appear above the footer. */
 static enum evq_status open_pty(struct training *training, int *ret_slave, struct evq_error *err)
 {
     char name[128];
@@ -59,7 +59,7 @@ static enum evq_status open_pty(struct training *training, int *ret_slave, struc
     if (tcgetattr(slave, &mode) == 0) {
         mode.c_oflag &= ~(tcflag_t)OPOST; // Our own terminal makes \r\n of \n.
         mode.c_lflag &= ~(tcflag_t)ECHO;
-        (void)tcsetattr(slave, TCSANOW, &mode); // Only looks suffer when it fails.
+        (void)tcsetattr(slave, TCSANOW, &mode); // If it fails, only the appearance is worse.
     }
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
         (void)ioctl(slave, TIOCSWINSZ, &size);
@@ -112,7 +112,7 @@ static void show_output(struct training *training)
     evq_live_redraw(live);
 }
 
-/* Takes what the command wrote. */
+/* Reads the command's output. */
 static void pass_output(struct training *training)
 {
     char bytes[65536];
@@ -121,7 +121,7 @@ static void pass_output(struct training *training)
         return;
     }
     if (got <= 0) {
-        (void)close(training->output_fd); // EIO: its last holder is gone.
+        (void)close(training->output_fd); // EIO: no process has the terminal open.
         training->output_fd = -1;
         evq_command_output_end(&training->output);
     } else {
@@ -130,7 +130,7 @@ static void pass_output(struct training *training)
     show_output(training);
 }
 
-/* Names each run once: no other line says what `evalq results` is to be asked for. */
+/* Prints the name of each run once, because `evalq results` needs it. */
 static void say_runs(struct training *training)
 {
     const char *run = NULL;
@@ -146,7 +146,7 @@ static void on_result(void *context, const struct evq_result *result)
     struct training *training = context;
     struct evq_result_table_row *row = evq_result_table_add(training->results, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
-        say_runs(training); // Before its first row.
+        say_runs(training); // The name stands before the first row.
         char cause[EVQ_VIEW_CAUSE_BYTES];
         evq_live_row(
             &training->live, row,
@@ -200,8 +200,8 @@ static void footer(struct training *training, const struct evq_run_counts *count
                          counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED]);
 }
 
-/* Whether a look may fail so and the next one be waited for: an outage always, for the manager
- * restarts the server, and while the command runs whatever it is, which is then said once. */
+/* Whether to continue after a look failed with this error. An outage passes, because the manager
+ * restarts the server. While the command runs, any error is printed once and ignored. */
 static bool look_passes(struct training *training, enum evq_status status,
                         const struct evq_error *err)
 {
@@ -241,7 +241,7 @@ static enum evq_status look(struct training *training, struct evq_error *err)
     return status;
 }
 
-/* Whether some sink has not yet taken in all results; say: tell which. */
+/* Whether some sink has not taken all results yet. say: print which one. */
 static bool sinks_lag(struct training *training, bool say)
 {
     json_t *view = NULL;
@@ -258,7 +258,7 @@ static bool sinks_lag(struct training *training, bool say)
         lag = lag || behind > 0;
         if (say && behind > 0) {
             char shown[1024];
-            (void)fflush(stdout); // After the summary, also where both go into one file.
+            (void)fflush(stdout); // The summary comes first, also if both go into one file.
             evq_cli_say(training->manager->cli,
                         "evalq: the sink '%s' has yet to take %" PRId64
                         " result%s, which the queue keeps for the next `evalq up`%s%s",
@@ -271,7 +271,7 @@ static bool sinks_lag(struct training *training, bool say)
     return lag;
 }
 
-/* Says each reason for which jobs wait once. */
+/* Prints each reason for which jobs wait once. */
 static void say_reasons(struct training *training, const json_t *view)
 {
     struct evq_cli *cli = training->manager->cli;
@@ -291,8 +291,8 @@ static void say_reasons(struct training *training, const json_t *view)
     }
 }
 
-/* Looks at why jobs wait, and says it. Returns whether the command has ended and no worker here
- * can run the jobs that are left. Then says that too, and sets the exit code. */
+/* Prints why jobs wait. Returns true if the command has ended and no worker here can run the other
+ * jobs; then prints that too and sets the exit code. */
 static bool is_stuck(struct training *training, bool ended)
 {
     struct evq_cli *cli = training->manager->cli;
@@ -336,8 +336,8 @@ static enum evq_status workers_left(const struct training *training, struct evq_
                                   training->open, training->open == 1 ? "job is" : "jobs are");
 }
 
-/* Until the command and its jobs have ended, no worker is left for them, a stop, or wait_ms after
- * the command's end. */
+/* Waits until the command and its jobs have ended. Also ends if no worker is left, after a stop,
+ * and wait_ms after the command's end. */
 static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
 {
     struct evq_process_manager *manager = training->manager;
@@ -357,7 +357,7 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
             status = look(training, err);
             const bool stuck = status == EVQ_OK && is_stuck(training, ended);
             if (status == EVQ_OK && ended && (stuck || training->open == 0)) {
-                return look(training, err); // What was published between its two questions.
+                return look(training, err); // Results may have arrived between its two calls.
             }
             if (status == EVQ_OK && ended && evq_clock_mono_ms() >= deadline) {
                 return evq_error_set(err, EVQ_E_TIMEOUT,
@@ -382,22 +382,22 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
     return status;
 }
 
-/* Whether the command had something to say, which was passed on. */
+/* Reads and prints the command's output. Returns whether there was any. */
 static bool step(struct training *training, int timeout_ms)
 {
     bool readable = false;
     enum evq_status ignored = evq_process_manager_step(training->manager, training->output_fd,
                                                        timeout_ms, &readable, NULL);
 
-    (void)ignored; // Whatever it is, the command has its time.
+    (void)ignored; // The result does not matter; the command gets its time.
     if (readable) {
         pass_output(training);
     }
     return readable;
 }
 
-/* Tells it to end, once, and gives it as long as it needs: what it does at its end may be to save
- * its last checkpoint. Only another stop kills it. */
+/* Asks the command to end, once, and waits as long as it needs: it may save its last checkpoint.
+ * Only another stop kills it. */
 static void end_command(struct training *training)
 {
     struct evq_process_manager *manager = training->manager;
@@ -466,7 +466,7 @@ static void print_summary(struct training *training)
     char directory[EVQ_SERVER_PATH_MAX];
     const char *path = training->manager->results;
     evq_error_escape(path, strlen(path), directory, sizeof directory);
-    // As a shell takes it: the line is made to be copied.
+    // Quoted for a shell, so that the user can copy the line.
     const char *quote = strpbrk(directory, " \t\"$&()*;<>?[]`{|}~#!") != NULL ? "'" : "";
     (void)printf("Results in %s; look with `tensorboard --logdir %s%s%s`.\n", directory, quote,
                  directory, quote);
@@ -510,7 +510,7 @@ enum evq_status evq_training_run(struct evq_process_manager *manager, char *cons
     }
     evq_live_init(&training.live, &manager->cli->terminal, training.results);
     status = evq_feed_poll(training.feed, NULL, NULL,
-                           err); // What was there before is not this command's.
+                           err); // Skips results from before this command.
     if (status == EVQ_OK) {
         status = start_command(&training, argv, err);
     }

@@ -39,7 +39,7 @@ static enum evq_status resolve_directory(const char *given, char out[PATH_MAX],
     return EVQ_OK;
 }
 
-/* A first configuration, where there is none: one root, results beside the rest. */
+/* Makes a configuration if there is none: one root, and results in the same directory. */
 static enum evq_status write_config(const char *directory, const char *path, struct evq_error *err)
 {
     char here[PATH_MAX];
@@ -65,7 +65,7 @@ static enum evq_status write_config(const char *directory, const char *path, str
     return status;
 }
 
-/* The configuration that all processes share: the user's, else the generated one. */
+/* The configuration of all processes: the user's, or the generated one. */
 static enum evq_status choose_config(struct evq_cli *cli, const char *directory,
                                      struct evq_error *err)
 {
@@ -132,7 +132,7 @@ static void say_ready(const struct evq_process_manager *manager, bool has_comman
     }
 }
 
-/* Until a signal comes or something cannot go on. */
+/* Runs until a signal arrives or a service fails for good. */
 static enum evq_status serve(struct evq_process_manager *manager, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -154,8 +154,8 @@ static enum evq_status start_all(struct evq_process_manager *manager, struct evq
         manager->devices = strcmp(devices, "cpu") == 0 ? NULL : devices;
         int workers = manager->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
         workers = (int)evq_option_integer(&cli->options, "workers", workers);
-        workers = cli->config->suite_count > 0 ? workers : 0; // They would have nothing to serve.
-        // A suite that was changed since the last time would be refused to all of them.
+        workers = cli->config->suite_count > 0 ? workers : 0; // They would serve nothing.
+        // Otherwise all workers would be refused if a suite changed since the last `up`.
         status = workers > 0 ? evq_offer_all(cli, err) : EVQ_OK;
         if (status == EVQ_OK) {
             status = evq_process_manager_start_workers(
@@ -194,7 +194,7 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the manager");
     }
     if (status != EVQ_OK) {
-        cli->exit_code = EVQ_EXIT_ERROR; // Not that of a Redis that cannot be reached.
+        cli->exit_code = EVQ_EXIT_ERROR; // Not the code for a Redis that cannot be reached.
         return status;
     }
     status = evq_process_manager_open(manager, cli, directory, err);

@@ -13,19 +13,19 @@
 
 #define PAGE_DEFAULT      100
 #define PAGE_MAX          1000
-#define EXPLAINED_MAX     100 // Each of these jobs costs a question to Redis.
+#define EXPLAINED_MAX     100 // Each of these jobs costs a call to Redis.
 #define RANK_DIGITS_MAX   15
 #define LOOKS_MAX         20 // Calls to Redis for one page: each looks at up to 2,000 jobs.
 #define LOG_BYTES_DEFAULT 16384
 #define LOG_BYTES_MAX     (1 << 20)
 #define RETRY_NAME_BYTES  33
-#define RETRY_GIVEN_MAX   40 // As the function has it.
+#define RETRY_GIVEN_MAX   40 // The limit of the server-side function.
 
 static const char *const states[] = {"running", "queued",    "delayed", "dead",
                                      "skipped", "cancelled", "done"};
 #define STATE_COUNT (sizeof states / sizeof states[0])
 
-/* The id that four segments of the path spell. NULL: they are no id, and the reply says so. */
+/* Makes a job's id of four segments of the path. NULL: they are no id, and the reply says so. */
 static const char *job_of(struct evq_http_request *request, struct evq_http_reply *reply)
 {
     char scratch[EVQ_JOB_ID_BYTES_MAX];
@@ -44,7 +44,7 @@ static const char *job_of(struct evq_http_request *request, struct evq_http_repl
     return id;
 }
 
-/* A view as JSON. NULL: the reply says why. */
+/* Parses a view. NULL: the reply says why. */
 static json_t *parse_view(char *text, struct evq_http_reply *reply)
 {
     json_t *view = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
@@ -68,7 +68,7 @@ static void dump(struct evq_http_reply *reply, json_t *document)
     json_decref(document);
 }
 
-/* One page of a state onto jobs; *ret_cursor: where the next begins, "" at the end. */
+/* Appends one page of a state to jobs. *ret_cursor: where the next page begins; "": the end. */
 static enum evq_status list_state(struct evq_api *api, const char *state, const char *run,
                                   uint32_t count, json_t *jobs, char cursor[128],
                                   struct evq_error *err)
@@ -105,7 +105,7 @@ static bool ranks_valid(const char *text)
     return true;
 }
 
-/* Which state to begin with, and where in it: "STATE-CURSOR" as the page before gave. */
+/* Parses a cursor "STATE-CURSOR" of an earlier page: the state and the place in it. */
 static bool read_cursor(const char *text, size_t *ret_state, char cursor[128])
 {
     const size_t word = strcspn(text, "-");
@@ -120,7 +120,7 @@ static bool read_cursor(const char *text, size_t *ret_state, char cursor[128])
     return false;
 }
 
-/* Where a page begins. false: the reply says what is wrong. */
+/* Finds where a page begins. False: the reply says what is wrong. */
 static bool read_start(const char *only, const char *from, size_t *ret_state, char cursor[128],
                        struct evq_http_reply *reply)
 {
@@ -144,8 +144,8 @@ static bool read_start(const char *only, const char *from, size_t *ret_state, ch
     return true;
 }
 
-/* Adds to each job what its short fields leave out: `why` it waits, and in `cause` the first line
- * of the log of its failure. One question to Redis per job. */
+/* Adds to each job `why` it waits, and in `cause` the first line of the log of its failure. Makes
+ * one call to Redis for each job. */
 static enum evq_status explain(struct evq_api *api, json_t *jobs, struct evq_error *err)
 {
     size_t index = 0;
@@ -242,8 +242,8 @@ void evq_api_job(struct evq_api *api, struct evq_http_request *request,
     evq_http_reply_answer(reply, status, json, &err);
 }
 
-/* The end of the attempt's log: its file where it is on this host, else what its worker kept in
- * Redis. */
+/* Replies with the end of the attempt's log: from the file if it is on this host, otherwise from
+ * Redis, where the worker stored it. */
 static void write_log(struct evq_api *api, const char *epoch, const char *id, const json_t *view,
                       int64_t attempt, size_t bytes_max, struct evq_http_reply *reply)
 {
@@ -265,7 +265,7 @@ static void write_log(struct evq_api *api, const char *epoch, const char *id, co
     evq_buffer_text(&reply->body, "{\"id\": ");
     evq_buffer_json_text(&reply->body, id);
     evq_buffer_printf(&reply->body, ", \"attempt\": %" PRId64 ", \"log\": ", which);
-    evq_buffer_json(&reply->body, text != NULL ? text : "", bytes); // Whatever the bytes are.
+    evq_buffer_json(&reply->body, text != NULL ? text : "", bytes); // The bytes need not be text.
     evq_buffer_text(&reply->body, "}\n");
     free(text);
 }
@@ -328,8 +328,8 @@ void evq_api_job_cancel(struct evq_api *api, struct evq_http_request *request,
     evq_body_close(&body);
 }
 
-/* The retry's name: the body's, by which its sender may ask again, else one that is the same
- * whenever the handler is called again for it. NULL: the reply says why. */
+/* Returns the name of the retry: that of the body, with which the client can repeat its request, or
+ * one that stays the same while the handler is called again. NULL: the reply says why. */
 static const char *retry_name(struct evq_http_request *request, struct evq_http_reply *reply,
                               struct evq_body *body)
 {

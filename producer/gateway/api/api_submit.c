@@ -14,8 +14,8 @@ static const char *const answers[] = {
     [EVQ_SUBMIT_SKIPPED] = "skipped",
 };
 
-/* Where the root is here too: whether the checkpoint is complete, and its fingerprint. Else as it
- * was said. */
+/* Checks that the checkpoint is complete and takes its fingerprint, if its root is on this machine.
+ * Otherwise the request's own fingerprint counts. */
 static enum evq_status look(const struct evq_config *config, struct evq_job *job,
                             char fingerprint[33], struct evq_error *err)
 {
@@ -25,7 +25,7 @@ static enum evq_status look(const struct evq_config *config, struct evq_job *job
     if (fd < 0) {
         return EVQ_OK;
     }
-    evq_buffer_init(&manifest, 32768); // A longer one would not fit into a message.
+    evq_buffer_init(&manifest, 32768); // A longer list does not fit into a message.
     const enum evq_status status =
         evq_checkpoint_fingerprint(fd, job->path, fingerprint, &manifest, err);
     const char *text = status == EVQ_OK ? evq_buffer_string(&manifest) : NULL;
@@ -76,7 +76,7 @@ void evq_api_submit(struct evq_api *api, struct evq_http_request *request,
         }
     }
     evq_buffer_text(&reply->body, "]}\n");
-    if (status != EVQ_OK) { // To be repeated as a whole: what is in the queue is a duplicate then.
+    if (status != EVQ_OK) { // The client repeats all; jobs in the queue are duplicates then.
         evq_http_reply_fail(reply, status, &err);
     }
     evq_job_free(s.job);

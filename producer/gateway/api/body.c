@@ -13,7 +13,7 @@ void evq_body_fail(struct evq_body *body, const char *format, ...)
     char sentence[500];
     va_list args;
     if (body->failed) {
-        return; // The first fault is told.
+        return; // Only the first fault is reported.
     }
     va_start(args, format);
     (void)vsnprintf(sentence, sizeof sentence, format, args);
@@ -83,7 +83,7 @@ void evq_body_close(struct evq_body *body)
     body->object = NULL;
 }
 
-/* The member; NULL when absent, null, or after a fault. */
+/* Returns the member; NULL: it is absent or null, or there was a fault. */
 static const json_t *member(const struct evq_body *body, const char *key)
 {
     const json_t *value = body->failed ? NULL : json_object_get(body->object, key);
@@ -151,7 +151,7 @@ int evq_body_word(struct evq_body *body, const char *key, const char *const *wor
     return fallback;
 }
 
-/* A scalar as the text it is kept as; NULL: it is none, or there is no memory. */
+/* Converts a scalar to text. NULL: it is not a scalar, or memory ran out. */
 static const char *scalar_text(const json_t *value, struct evq_arena *arena)
 {
     if (json_is_string(value)) {

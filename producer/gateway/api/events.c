@@ -16,27 +16,26 @@
 #define CALL_TIMEOUT_MS 5000
 #define CONNECT_TIMEOUT 2000
 
-struct place { // In the stream of results.
+struct place { // A place in the stream of results.
     uint64_t ms;
     uint64_t sequence;
 };
 
 struct event {
-    char *text; // As it is sent.
+    char *text; // The text that is sent.
     size_t bytes;
     struct place id; // 0-0: it has none.
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
 };
 
 struct evq_events {
-    pthread_mutex_t lock; // Over all that follows but the feed.
-    pthread_cond_t read;  // The floor is known.
+    pthread_mutex_t lock; // Guards all members below except feed.
+    pthread_cond_t read;  // Signalled when the floor is known.
     struct event ring[RING];
-    uint64_t first; // Numbers of the events that are kept: from first to next - 1.
+    uint64_t first; // The kept events have the numbers from first to next - 1.
     uint64_t next;
     size_t bytes;
-    struct place
-        floor; // Whoever saw this one, or a later one, has missed nothing that is not kept.
+    struct place floor; // A client that saw this event or a later one can resume.
     size_t listeners;
     struct evq_metrics_registry *registry;
     struct evq_feed feed;
@@ -46,9 +45,9 @@ struct evq_events {
 
 struct evq_listener {
     struct evq_events *events;
-    uint64_t at; // Number of the event that comes next.
+    uint64_t at; // Number of the next event to send.
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
-    char *rest; // Of an event that did not fit.
+    char *rest; // The rest of an event that did not fit.
     size_t rest_bytes;
     size_t rest_at;
     bool reset;
@@ -149,7 +148,7 @@ struct evq_metrics_registry *evq_events_metrics_registry(struct evq_events *even
     return events->registry;
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static void drop_first(struct evq_events *events)
 {
     struct event *event = &events->ring[events->first++ % RING];
@@ -181,7 +180,7 @@ void evq_events_add(struct evq_events *events, const char *id, const char *kind,
     evq_buffer_free(&text);
 
     (void)pthread_mutex_lock(&events->lock);
-    if (event.text == NULL) { // No memory: as if it had been, and were gone.
+    if (event.text == NULL) { // Memory ran out: treat it as no longer kept.
         while (events->first < events->next) {
             drop_first(events);
         }
@@ -201,7 +200,7 @@ void evq_events_add(struct evq_events *events, const char *id, const char *kind,
 void evq_events_floor(struct evq_events *events, const char *id)
 {
     struct place floor = {0, 0};
-    (void)read_place(id, &floor); // Else the very first.
+    (void)read_place(id, &floor); // If it cannot be read, it is the first place.
     (void)pthread_mutex_lock(&events->lock);
     events->floor = floor;
     (void)pthread_cond_broadcast(&events->read);
@@ -229,7 +228,7 @@ size_t evq_events_listeners(struct evq_events *events)
     return count;
 }
 
-/* Under the lock: the number of the first event after last. */
+/* Returns the number of the first event after last. The caller holds the lock. */
 static uint64_t find_after(const struct evq_events *events, struct place last)
 {
     uint64_t at = events->next;
@@ -268,7 +267,7 @@ struct evq_listener *evq_events_listen(struct evq_events *events, const char *la
     return listener;
 }
 
-/* Text for the listener, as much as fits; the rest is kept for the next pull. */
+/* Copies as much text as fits; the next pull gets the rest. */
 static void give(struct evq_listener *listener, const char *text, size_t bytes, char *out,
                  size_t room, size_t *used)
 {
@@ -278,7 +277,7 @@ static void give(struct evq_listener *listener, const char *text, size_t bytes, 
     if (fits < bytes) {
         listener->rest = malloc(bytes - fits);
         if (listener->rest == NULL) {
-            listener->reset = true; // A torn event: the client drops it at the next empty line.
+            listener->reset = true; // The event is torn; the client drops it.
             return;
         }
         memcpy(listener->rest, text + fits, bytes - fits);
@@ -287,7 +286,7 @@ static void give(struct evq_listener *listener, const char *text, size_t bytes, 
     }
 }
 
-/* What is left of the event before. true: there was something. */
+/* Copies the rest of the last event. Returns whether there was any. */
 static bool give_rest(struct evq_listener *listener, char *out, size_t room, size_t *used)
 {
     if (listener->rest == NULL) {
@@ -305,11 +304,11 @@ static bool give_rest(struct evq_listener *listener, char *out, size_t room, siz
     return true;
 }
 
-/* The next event that is for this listener. */
+/* Copies the next event for this listener. */
 static const struct event *next_event(struct evq_listener *listener)
 {
     struct evq_events *events = listener->events;
-    if (listener->at < events->first) { // Too slow: the ring has gone round.
+    if (listener->at < events->first) { // The listener is too slow, and events were dropped.
         listener->reset = true;
         listener->at = events->next;
     }

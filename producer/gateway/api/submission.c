@@ -15,7 +15,7 @@ static const char *const known[] = {"run",      "step",     "suites",      "vari
 static const char *const bands[] = {"urgent", "high", "normal", "backfill"};
 static const char *const policies[] = {"all", "latest", "backfill"};
 
-/* A copy in the job's arena; NULL becomes "". */
+/* Copies a text into the job's arena; NULL becomes "". */
 static const char *keep(struct evq_body *body, struct evq_job *job, const char *text)
 {
     const char *copy = evq_arena_strdup(job->arena, text != NULL ? text : "");
@@ -56,12 +56,12 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
     }
 }
 
-/* Root and path; of an absolute path the longest root that holds it. */
+/* Sets root and path. For an absolute path, finds the longest root that contains it. */
 static void read_place(struct evq_body *body, const struct evq_config *config,
                        struct evq_http_request *request, struct evq_submission *s)
 {
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_config local = *config; // What the match allocates goes with the request.
+    struct evq_config local = *config; // So that the match allocates in the request's arena.
     const struct evq_root *root = NULL;
     const char *path = keep(body, s->job, evq_body_text(body, "path", ""));
     const char *name = evq_body_text(body, "root", "");

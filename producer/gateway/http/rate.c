@@ -6,7 +6,7 @@
 #include "shared/base/clock.h"
 
 #define BUCKETS 1024 // A power of two.
-#define PLACES  4    // Where a client may be, from its own on.
+#define PLACES  4    // Number of buckets that a client may use, from its own on.
 #define MILLI   1000
 
 struct bucket {

@@ -22,11 +22,11 @@ struct thread {
 struct evq_thread_pool {
     struct evq_thread_pool_config config;
     struct evq_checkpoint_watcher *watcher;
-    pthread_mutex_t lock; // Over the lists and stop.
+    pthread_mutex_t lock; // Guards the lists and stop.
     pthread_cond_t more;
-    struct evq_exchange *first; // Waiting, in order.
+    struct evq_exchange *first; // Requests that wait, in order.
     struct evq_exchange *last;
-    struct evq_exchange *delayed; // To be called again, in no order.
+    struct evq_exchange *delayed; // Requests whose handler is called again later, in no order.
     uint32_t waiting;
     bool stop;
     bool opened; // lock and more.
@@ -45,7 +45,8 @@ static void add_last(struct evq_thread_pool *pool, struct evq_exchange *exchange
     pool->waiting++;
 }
 
-/* Moves what is due back among those that wait; ms until the next one is, -1: none. */
+/* Moves delayed requests that are due to the waiting ones. Returns ms until the next is due; -1:
+ * none. */
 static int64_t move_due(struct evq_thread_pool *pool)
 {
     const int64_t now = evq_clock_mono_ms();
@@ -82,7 +83,7 @@ static void wait_for_more(struct evq_thread_pool *pool, int64_t wait_ms)
     (void)pthread_cond_timedwait(&pool->more, &pool->lock, &until); // Looks again either way.
 }
 
-/* The next request; NULL: the pool stops. */
+/* Waits for the next request. NULL: the pool stops. */
 static struct evq_exchange *take_next(struct evq_thread_pool *pool)
 {
     struct evq_exchange *exchange = NULL;
@@ -128,7 +129,7 @@ static void log_reply(const struct evq_exchange *exchange)
             exchange->reply.code, (int)took_ms, request->user, request->peer);
 }
 
-/* true: the reply is there; false: it is to be called again. */
+/* Runs the handler. Returns false if it must be called again. */
 static bool handle(struct evq_thread_pool *pool, struct thread *thread,
                    struct evq_exchange *exchange)
 {
@@ -145,7 +146,7 @@ static bool handle(struct evq_thread_pool *pool, struct thread *thread,
     }
     evq_json_memory_clear();
     exchange->route->handler(&api, &exchange->request, reply);
-    if (reply->status == EVQ_E_IO) { // The server was started anew: the next call reconnects.
+    if (reply->status == EVQ_E_IO) { // Redis may have restarted; the next call reconnects.
         evq_http_reply_free(reply);
         exchange->route->handler(&api, &exchange->request, reply);
     }
@@ -160,7 +161,7 @@ static bool handle(struct evq_thread_pool *pool, struct thread *thread,
         exchange->due_ms = evq_clock_mono_ms() + again_ms;
         exchange->next = pool->delayed;
         pool->delayed = exchange;
-        (void)pthread_cond_signal(&pool->more); // Who waits may have to wait less.
+        (void)pthread_cond_signal(&pool->more); // A waiting thread may have to wake earlier.
     }
     (void)pthread_mutex_unlock(&pool->lock);
     if (stop) {
@@ -254,11 +255,11 @@ bool evq_thread_pool_add(struct evq_thread_pool *pool, struct evq_exchange *exch
     return room;
 }
 
-/* Answers all of a list. */
+/* Replies to all requests of a list. */
 static void answer_list(struct evq_thread_pool *pool, struct evq_exchange *exchange)
 {
     while (exchange != NULL) {
-        struct evq_exchange *next = exchange->next; // Gone after on_done.
+        struct evq_exchange *next = exchange->next; // on_done may free it.
         answer_busy(exchange, "the gateway is stopping");
         pool->config.on_done(exchange);
         exchange = next;

@@ -11,8 +11,8 @@
 #include "shared/base/json_memory.h"
 #include "shared/base/log.h"
 
-/* What tells one evaluation of a checkpoint from another, as text; free() it. NULL: out of memory.
- */
+/* Returns the settings that distinguish evaluations of one checkpoint, as text; free() it. NULL:
+ * out of memory. */
 static char *settings_text(const struct evq_lmms_request *request)
 {
     static const char *const names[] = {"model", "tasks",      "num_fewshot", "device",
@@ -43,7 +43,7 @@ static void uuid_make(char out[EVQ_LMMS_ID_BYTES])
                    (unsigned)(low >> 48), (unsigned long long)(low & UINT64_C(0xffffffffffff)));
 }
 
-/* What the evaluator is told, as JSON in the job's parameter `lmms`. */
+/* Makes the job's parameter `lmms`: what the evaluator must do, as JSON. */
 static json_t *params_json(const struct evq_lmms_request *request,
                            const struct evq_lmms_paths *place, const char *directory,
                            const char *suffix)
@@ -60,7 +60,7 @@ static json_t *params_json(const struct evq_lmms_request *request,
     return params;
 }
 
-/* The message of one job; text is the parameter, named name. NULL: out of memory. */
+/* Makes the message of one job with the parameter name = text. NULL: out of memory. */
 static struct evq_job *job_make(const struct evq_lmms_paths *place, const char *suite,
                                 const char *variant, const char *name, const char *text)
 {
@@ -86,7 +86,7 @@ static struct evq_job *job_make(const struct evq_lmms_paths *place, const char *
     job->host = evq_arena_strdup(job->arena, host);
     job->step = place->step;
     job->created_ms = evq_clock_unix_ms();
-    job->keep = true; // Who asks for this step wants this step.
+    job->keep = true; // The client wants exactly this step.
     job->params = pair;
     job->param_count = 1;
     if (pair->value == NULL || job->run == NULL || job->variant == NULL || job->suite == NULL ||
@@ -97,7 +97,7 @@ static struct evq_job *job_make(const struct evq_lmms_paths *place, const char *
     return job;
 }
 
-/* A job that ended without results is wanted anew by who submits it again. */
+/* Queues a job again that ended without results, because the client submitted it again. */
 static enum evq_status job_submit(struct evq_queue *queue, const struct evq_job *job,
                                   struct evq_submitted *submitted, struct evq_error *err)
 {
@@ -117,11 +117,11 @@ static enum evq_status job_submit(struct evq_queue *queue, const struct evq_job 
         memcpy(submitted->id, again, sizeof again);
         submitted->state = EVQ_JOB_QUEUED;
     }
-    // Else somebody else was faster.
+    // Otherwise another request already queued it.
     return status == EVQ_E_CONFLICT || status == EVQ_E_NOT_FOUND ? EVQ_OK : status;
 }
 
-/* Submits the job with its checkpoint pinned, where that can be. */
+/* Pins the checkpoint if possible and submits the job. */
 static enum evq_status job_send(struct evq_queue *queue, struct evq_pins *pins, struct evq_job *job,
                                 char ret_id[EVQ_JOB_ID_BYTES_MAX], struct evq_error *err)
 {
@@ -168,7 +168,7 @@ static enum evq_status variant_send(struct sending *s, const char *variant, cons
     struct evq_job *job = text != NULL ? job_make(&s->place, suite, variant, "lmms", text) : NULL;
     enum evq_status status =
         job != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "no memory for a job");
-    // One process: the suite's own needs hold.
+    // For one process, the suite's own needs apply.
     if (status == EVQ_OK && s->request->gpus > 1 && s->config->gateway.lmms.gpus_as_needs) {
         (void)snprintf(needs, sizeof needs, "gpus=%d", (int)s->request->gpus);
         job->needs_given = true;
@@ -260,7 +260,7 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
     if (merging->id[0] == '\0') {
         uuid_make(merging->id);
     }
-    // Each is a job of its own: what an earlier one put there may have been removed since.
+    // Each merge is a new job, because the files of an earlier one may have been removed.
     (void)snprintf(place.run, sizeof place.run, EVQ_JOB_RUN_INTERNAL "merge-%s", merging->id);
     json_t *record = json_pack("{s:s}", "output", merging->output);
     text = evq_json_memory_dumps(record, JSON_COMPACT);
@@ -279,7 +279,7 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
     return status;
 }
 
-/* Skipped for the checkpoint's sake, not because a newer one took its place. */
+/* Whether it was skipped because of its checkpoint, not because a newer step replaced it. */
 static bool skipped_for_cause(const struct evq_ticket *ticket)
 {
     return ticket->state == EVQ_TICKET_SKIPPED && strncmp(ticket->reason, "superseded", 10) != 0;
@@ -305,7 +305,8 @@ const char *evq_lmms_status(const struct evq_ticket *ticket)
     return "failed";
 }
 
-/* Why it failed, in the server's words; in the ticket's arena, NULL: out of memory. */
+/* Returns why it failed, in the words of LMMS-Eval's server, in the ticket's arena. NULL: out of
+ * memory. */
 static const char *failure_of(const struct evq_ticket *ticket)
 {
     if (ticket->state == EVQ_TICKET_GONE) {
@@ -323,7 +324,7 @@ void evq_lmms_time(int64_t unix_ms, char out[EVQ_LMMS_TIME_BYTES])
 
     if (localtime_r(&seconds, &parts) == NULL ||
         strftime(seconds_text, sizeof seconds_text, "%Y-%m-%dT%H:%M:%S", &parts) == 0) {
-        seconds_text[0] = '\0'; // A year beyond what a date can say.
+        seconds_text[0] = '\0'; // The date cannot express this year.
     }
     (void)snprintf(out, EVQ_LMMS_TIME_BYTES, "%s.%06d", seconds_text, (int)(unix_ms % 1000) * 1000);
 }
@@ -378,8 +379,8 @@ static json_t *results_json(const struct evq_ticket *ticket, const json_t *recor
     return all;
 }
 
-/* Not before it was asked: an idle worker begins before the request is kept, and a repeated request
- * finds what has ended. */
+/* Returns a time that is not before the request: an idle worker may begin before the ticket is
+ * stored, and a repeated request may find a job that has ended. */
 static int64_t not_before(int64_t created_ms, int64_t time_ms)
 {
     return time_ms > 0 && time_ms < created_ms ? created_ms : time_ms;

@@ -27,10 +27,11 @@ enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queu
                                 struct evq_lmms_sent *sent, struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_lmms_merging {
-    char id[EVQ_LMMS_ID_BYTES]; // Of its ticket.
+    char id[EVQ_LMMS_ID_BYTES]; // Id of its ticket.
     char output[PATH_MAX];      // Where the merged checkpoint will be.
 };
-/* As above. EVQ_E_GONE: no such checkpoint; EVQ_E_INVALID, EVQ_E_NOT_FOUND; else as the queue. */
+/* The same for a merge. EVQ_E_GONE: the checkpoint does not exist. EVQ_E_INVALID, EVQ_E_NOT_FOUND.
+ * Other errors are the queue's. */
 enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct evq_queue *queue,
                                       struct evq_pins *pins, const struct evq_lmms_merge *merge,
                                       struct evq_lmms_merging *merging,

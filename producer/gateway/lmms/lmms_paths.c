@@ -21,7 +21,7 @@
 #define SHARDS_REGULAR "pytorch_model_fsdp_0"
 #define SHARDS_EMA     "pytorch_ema_model_fsdp_0"
 
-/* Whether path is directory or lies in it, by whole components; *ret_rest: what follows. */
+/* Whether path is the directory or beneath it, by whole components. *ret_rest: the rest of path. */
 static bool beneath(const char *path, const char *directory, const char **ret_rest)
 {
     const size_t bytes = strcmp(directory, "/") == 0 ? 0 : strlen(directory);
@@ -34,7 +34,7 @@ static bool beneath(const char *path, const char *directory, const char **ret_re
     return true;
 }
 
-/* The longest root that holds path; real: with the links of the roots followed. */
+/* Finds the longest root that contains path. real: compares with the roots' real paths. */
 static const struct evq_root *root_of(const struct evq_config *config, const char *path, bool real,
                                       const char **ret_rest)
 {
@@ -57,7 +57,7 @@ static const struct evq_root *root_of(const struct evq_config *config, const cha
     return found;
 }
 
-/* Without doubled and trailing slashes; false: it is not absolute, too long, or has "." or "..". */
+/* Removes doubled and trailing slashes. False: it is not absolute, too long, or has "." or "..". */
 static bool path_clean(const char *path, char out[PATH_MAX])
 {
     size_t used = 0;
@@ -120,8 +120,8 @@ static int64_t number_at_end(const char *name)
     return errno == 0 && number >= 0 && number < EVQ_JOB_STEP_MAX ? number : 0;
 }
 
-/* A directory of several checkpoints stands for the one of the highest step, as LMMs-Engine's
- * merger has it. */
+/* Replaces a directory of several checkpoints by the one with the highest step, as LMMs-Engine's
+ * merger does. */
 static void newest_choose(char path[PATH_MAX])
 {
     char best[NAME_MAX + 1] = "";
@@ -147,7 +147,7 @@ static void newest_choose(char path[PATH_MAX])
     }
 }
 
-/* Fills root and path of place->absolute. */
+/* Sets root and path from place->absolute. */
 static enum evq_status root_find(const struct evq_config *config, struct evq_lmms_paths *place,
                                  struct evq_error *err)
 {
@@ -169,7 +169,7 @@ static enum evq_status root_find(const struct evq_config *config, struct evq_lmm
     return EVQ_OK;
 }
 
-/* The fingerprint of what lies at the place; "": it cannot be read from here. */
+/* Takes the fingerprint of the checkpoint. "": it cannot be read from here. */
 static void fingerprint_find(const struct evq_config *config, struct evq_lmms_paths *place)
 {
     const struct evq_root *root = evq_config_root_find(config, place->root);
@@ -186,7 +186,7 @@ static void fingerprint_find(const struct evq_config *config, struct evq_lmms_pa
     (void)close(fd); // Opened for reading: a failed close loses nothing.
 }
 
-/* What it holds, as far as it can be seen from here: a worker looks again. */
+/* Finds out what the checkpoint contains, if it can be read from here. A worker checks again. */
 static void look(const struct evq_config *config, bool wanted, struct evq_lmms_paths *place)
 {
     const bool regular = is_directory(place->absolute, SHARDS_REGULAR);
@@ -198,8 +198,8 @@ static void look(const struct evq_config *config, bool wanted, struct evq_lmms_p
     fingerprint_find(config, place);
 }
 
-/* NAME-HASH of the directory that the checkpoint lies in, and of what is asked of it: the same
- * training asked for the same is one run. */
+/* Makes the name of the run: the name of the checkpoint's directory and a hash of directory and
+ * settings. So equal requests of one training belong to one run. */
 static void run_name(struct evq_lmms_paths *place, const char *settings)
 {
     char folder[PATH_MAX];
@@ -220,8 +220,8 @@ static void run_name(struct evq_lmms_paths *place, const char *settings)
     (void)snprintf(place->run, sizeof place->run, "%s-%08x", name, (unsigned)(hash & 0xffffffffU));
 }
 
-/* Weights that come from elsewhere: the job's checkpoint is a file with the request and a random
- * number. Two requests are never the same, because the hub's weights may have changed between them.
+/* Prepares a request for weights of the hub: the job's checkpoint is a file with the request and a
+ * random number, so that two requests are never equal. The hub's weights may change between them.
  */
 static enum evq_status hub_write(const struct evq_config *config, const char *results,
                                  const struct evq_lmms_request *request, const char *settings,
@@ -340,7 +340,7 @@ enum evq_status evq_lmms_paths_merge(const struct evq_config *config, const char
     return status;
 }
 
-/* In the checkpoint itself, or in a folder that is named like one. */
+/* Whether the path is in the checkpoint itself, or in a folder that is named like a checkpoint. */
 static bool in_checkpoint(const struct evq_lmms_paths *place, const char *path)
 {
     const char *rest = NULL;

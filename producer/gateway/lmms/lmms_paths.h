@@ -41,9 +41,10 @@ enum evq_status evq_lmms_paths_merge(const struct evq_config *config, const char
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Where files go that a client wants in `wanted`: there, when it lies beneath a root and in no
- * checkpoint; else in a folder of `results` named for the run, the checkpoint and folder. What a
- * trainer saved is never written into. EVQ_E_LIMIT: the path is too long.
+ * Chooses the directory for files that a client wants in `wanted`. It is `wanted` if that is
+ * beneath a root and in no checkpoint, otherwise a folder of `results` with the names of run,
+ * checkpoint and folder. So nothing is written into a checkpoint. EVQ_E_LIMIT: the path is too
+ * long.
  */
 enum evq_status evq_lmms_paths_output(const struct evq_config *config, const char *results,
                                       const struct evq_lmms_paths *place, const char *wanted,

@@ -13,7 +13,8 @@ static const char *const model_keys[] = {"peft",     "delta",         "pretraine
                                          "model_id", "path",          "engine"};
 #define MODEL_KEY_COUNT (sizeof model_keys / sizeof model_keys[0])
 
-/* Jansson quotes what it could not read, up to any byte: no JSON is made of half a character. */
+/* Replaces all bytes beyond ASCII. Jansson's messages quote the text and may end in half a
+ * character, which would not be valid JSON. */
 static void ascii_make(char *text)
 {
     for (; *text != '\0'; text++) {
@@ -21,7 +22,7 @@ static void ascii_make(char *text)
     }
 }
 
-/* The body as an object; what else it is goes to *ret_fault. */
+/* Parses the body as an object. If it is anything else, *ret_fault says so. */
 static enum evq_status body_read(const char *body, size_t bytes, json_t **ret_body,
                                  json_t **ret_fault)
 {
@@ -55,7 +56,7 @@ static enum evq_status body_read(const char *body, size_t bytes, json_t **ret_bo
     return EVQ_OK;
 }
 
-/* Takes what the fields gave: their values, or the faults. */
+/* Takes the values or the faults of the fields. */
 static enum evq_status fields_take(struct evq_lmms_fields *fields, json_t **ret_out,
                                    json_t **ret_fault)
 {
@@ -89,7 +90,7 @@ static void fields_of_evaluate(struct evq_lmms_fields *f, const json_t *body)
     }
 }
 
-/* "pretrained=/a/b,dtype=float16" as an object of texts. */
+/* Parses "pretrained=/a/b,dtype=float16" into an object of texts. */
 static json_t *args_of_text(const char *text)
 {
     json_t *args = json_object();
@@ -122,7 +123,7 @@ static int64_t gpus_of(const json_t *value)
         gpus = strtoll(text, &end, 10);
         gpus = end != text && *end == '\0' ? gpus : 1;
     }
-    return gpus < 1 ? 1 : gpus; // As the server has it: anything below is one process.
+    return gpus < 1 ? 1 : gpus; // As in LMMS-Eval's server: at least one process.
 }
 
 static bool is_one(const json_t *value)
@@ -170,8 +171,8 @@ const char *evq_lmms_text(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-/* The key of model_args that says which model: a known one, else any whose value is an absolute
- * path. NULL: none does. */
+/* Returns the key of model_args that names the model: a known key, or one whose value is an
+ * absolute path. NULL: there is none. */
 static const char *model_key(const json_t *args, const char *path)
 {
     const char *key = NULL;
@@ -216,7 +217,7 @@ static void model_find(struct evq_lmms_request *request)
                        request->model_dir);
 }
 
-/* What the words of pydantic do not cover: sizes that a job cannot carry. */
+/* Checks sizes that pydantic does not limit, but that do not fit into a job. */
 static enum evq_status limits_check(const struct evq_lmms_request *request, size_t bytes,
                                     json_t **ret_fault)
 {

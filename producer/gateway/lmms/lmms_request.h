@@ -11,20 +11,20 @@
 
 #include "shared/base/error.h"
 
-#define EVQ_LMMS_REQUEST_BYTES_MAX 24576 // Of the request as JSON: it travels in the job's message.
+#define EVQ_LMMS_REQUEST_BYTES_MAX 24576 // Size as JSON, because it is part of the job's message.
 #define EVQ_LMMS_GPUS_MAX          64
 #define EVQ_LMMS_NAME_BYTES        256
 
 struct evq_lmms_request {
-    json_t *echo;     // Owned: every field, as it was understood; what GET /jobs/ID shows.
-    json_t *args;     // Owned: model_args without num_gpus and batch_size.
-    json_t *batch;    // Owned: the batch size, also one from within model_args; null: none.
-    int64_t gpus;     // The same of num_gpus; 1 to EVQ_LMMS_GPUS_MAX.
-    const char *path; // The checkpoint as the client names it; "": a model of the hub, or none.
-    const char *key;  // Of model_args, whose value path is; "": path comes from lmms_engine_kwargs.
-    bool merge;       // lmms_engine_kwargs was given: the checkpoint is one of shards.
-    const char *variant;                 // "regular" or "ema", as lmms_engine_kwargs says.
-    const char *output_dir;              // Of results; "": not said.
+    json_t *echo;        // Owned: every field, as it was understood; what GET /jobs/ID shows.
+    json_t *args;        // Owned: model_args without num_gpus and batch_size.
+    json_t *batch;       // Owned: the batch size, also one from within model_args; null: none.
+    int64_t gpus;        // The same of num_gpus; 1 to EVQ_LMMS_GPUS_MAX.
+    const char *path;    // The checkpoint as the client names it; "": a model of the hub, or none.
+    const char *key;     // The key of path in model_args; "": path is from lmms_engine_kwargs.
+    bool merge;          // lmms_engine_kwargs was given: the checkpoint is one of shards.
+    const char *variant; // "regular" or "ema", as lmms_engine_kwargs says.
+    const char *output_dir;              // Directory for results; "": not given.
     char model_dir[EVQ_LMMS_NAME_BYTES]; // The folder that lmms-eval gives the model's results.
 };
 
@@ -40,7 +40,7 @@ void evq_lmms_request_free(struct evq_lmms_request *request); // Accepts NULL.
 struct evq_lmms_merge { // Body of POST /merge.
     json_t *fields;     // Owned.
     const char *path;
-    const char *output_path; // "": not said.
+    const char *output_path; // "": not given.
     const char *variant;
 };
 enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
@@ -48,7 +48,7 @@ enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
                                     json_t **ret_fault) EVQ_CHECK_RESULT;
 void evq_lmms_merge_free(struct evq_lmms_merge *merge); // Accepts a zeroed one.
 
-/* A member that is text; "": it is none. */
+/* Returns a member that is text; "": it is absent or no text. */
 const char *evq_lmms_text(const json_t *object, const char *key);
 /* The last two components of a model's name or path as one file name, as lmms-eval writes it. */
 void evq_lmms_model_dir(const char *name, char out[EVQ_LMMS_NAME_BYTES]);

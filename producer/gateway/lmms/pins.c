@@ -9,12 +9,12 @@
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 
-#define RUNS_MAX           1024 // Looked after at a time; `evalq gc` takes the rest.
+#define RUNS_MAX           1024 // Most runs at a time; `evalq gc` handles the others.
 #define LOOK_MS            1000
 #define CONNECT_TIMEOUT_MS 2000
 #define CALL_TIMEOUT_MS    5000
 
-struct note { // A pin that the thread shall look after.
+struct note { // A new pin for the thread.
     struct note *next;
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     char directory[PATH_MAX];
@@ -27,11 +27,11 @@ struct run {
 
 struct evq_pins {
     const struct evq_config *config;
-    struct evq_conn *conn; // This and what follows down to runs are the thread's.
+    struct evq_conn *conn; // The thread's own, as are the members down to runs.
     struct evq_queue *queue;
     struct run *runs;
     size_t run_count;
-    uint32_t told; // Of an outage of Redis: a bit for each status that was said.
+    uint32_t told; // A bit for each status that was logged in this outage.
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct note *notes;
@@ -91,7 +91,7 @@ static void take_over(struct evq_pins *pins, struct note *note)
     }
 }
 
-/* One look at what is due; a run without pins is forgotten. */
+/* Checks the runs that are due and forgets runs without pins. */
 static void look(struct evq_pins *pins)
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -105,11 +105,11 @@ static void look(struct evq_pins *pins)
         const bool well = evq_pin_releaser_look(&run->releaser, pins->queue, &info, &err);
         if (!well) {
             const uint32_t kind = UINT32_C(1) << err.status;
-            if ((pins->told & kind) == 0) { // One reason may follow upon another.
+            if ((pins->told & kind) == 0) { // Each reason is logged once.
                 evq_log(EVQ_LOG_WARN, "pins_wait", "error=%s", err.message);
             }
             pins->told |= kind;
-            return; // The others would wait for Redis as well.
+            return; // The other runs need Redis too.
         }
         pins->told = 0;
         if (run->releaser.pin_count == 0) {
@@ -205,7 +205,7 @@ void evq_pins_stop(struct evq_pins *pins)
         evq_pin_releaser_free(&pins->runs[i].releaser);
     }
     free(pins->runs);
-    while (pins->notes != NULL) { // Only where the thread never started.
+    while (pins->notes != NULL) { // Only if the thread never started.
         struct note *next = pins->notes->next;
         free(pins->notes);
         pins->notes = next;
@@ -265,11 +265,11 @@ void evq_pins_note(struct evq_pins *pins, struct evq_queue *queue, const struct 
     struct note *note = calloc(1, sizeof *note);
 
     if (sent != NULL && evq_queue_info(queue, &info, NULL) != EVQ_OK) {
-        info.epoch[0] = '\0'; // Not known: the releaser asks for the job all the same.
+        info.epoch[0] = '\0'; // Unknown; the releaser asks for the job anyway.
     }
     evq_pin_releaser_note(directory, job, sent, info.epoch);
     if (note == NULL) {
-        return; // `evalq gc` finds it.
+        return; // `evalq gc` releases it.
     }
     (void)snprintf(note->run, sizeof note->run, "%s", job->run);
     (void)snprintf(note->directory, sizeof note->directory, "%s", directory);
