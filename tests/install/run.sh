@@ -3,7 +3,7 @@
 #   sh tests/install/run.sh                     all systems, with build/wheels/evalq-*.whl (sh deploy/wheel.sh)
 #   sh tests/install/run.sh bookworm noble      these systems
 #   WHEEL=FILE sh tests/install/run.sh          another wheel
-# Needs root, debootstrap, iproute2 and a network. The systems stay in build/install, so that an interrupted run goes on where
+# Needs root and a network, and builds the wheel if there is none. The systems stay in build/install, so that an interrupted run goes on where
 # it stopped. A system that passed with the same wheel and the same test is not tested again. The exit code is 1 if a system
 # failed, and 77 if none failed but one could not be made.
 # pip uses the index and the certificates that `pip config list` names here. EVALQ_DEBIAN_MIRROR and EVALQ_UBUNTU_MIRROR name
@@ -19,13 +19,20 @@ debian_keys=/usr/share/keyrings/debian-archive-keyring.gpg
 ubuntu_keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
 user=4321
 
-wheel=${WHEEL:-$(ls build/wheels/evalq-[0-9]*.whl 2>/dev/null | head -n 1)}
-if [ ! -f "$wheel" ]; then
-    echo "install: there is no wheel '${wheel:-build/wheels/evalq-*.whl}': build one with sh deploy/wheel.sh" >&2
+if [ "$(id -u)" -ne 0 ]; then
+    echo "install: this test needs root, because it makes whole systems" >&2
     exit 2
 fi
-if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null || ! command -v ip >/dev/null; then
-    echo "install: this test needs root, and the packages debootstrap and iproute2" >&2
+sh deploy/bootstrap.sh test
+if ! command -v debootstrap >/dev/null; then
+    apt-get install -y --no-install-recommends debootstrap >/dev/null
+fi
+if [ -z "${WHEEL:-}" ] && [ -z "$(ls build/wheels/evalq-[0-9]*.whl 2>/dev/null)" ]; then
+    sh deploy/wheel.sh
+fi
+wheel=${WHEEL:-$(ls build/wheels/evalq-[0-9]*.whl | head -n 1)}
+if [ ! -f "$wheel" ]; then
+    echo "install: there is no wheel '$wheel'" >&2
     exit 2
 fi
 mkdir -p "$top"

@@ -402,7 +402,7 @@ static void gpus_without_a_slot_are_reported(void **state)
     assert_int_equal(fixture_worker_wait(worker), 0);
     worker = fixture_site_worker(site, "--devices", "MIG-two,MIG-one", "--slots", "1", NULL);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_unused slots=1 gpus=1 of=2 reason=\"a "
-                                                "slot computes on one MIG instance"));
+                                                "slot uses only one MIG instance"));
     fixture_worker_signal(worker, SIGTERM);
     assert_int_equal(fixture_worker_wait(worker), 0);
     worker = fixture_site_worker(site, "--devices", "auto", NULL);
@@ -443,7 +443,8 @@ static void instances_of_a_gpu_are_devices(void **state)
     fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA, text);
     worker = fixture_site_worker(site, "--devices", "auto", NULL);
     assert_int_not_equal(fixture_worker_wait(worker), 0);
-    assert_true(fixture_worker_logged(worker, "MIG-one CUDA gives a process one"));
+    assert_true(fixture_worker_logged(
+        worker, "CUDA gives a process only one MIG instance such as MIG-one"));
 }
 
 static void without_a_driver_nothing_is_logged_about_gpus(void **state)

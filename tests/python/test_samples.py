@@ -323,6 +323,10 @@ class SamplesTest(SceneTest):
         self.assertEqual(few.returncode, 3, few.stdout)
         self.assertRegex(few.stdout, "^too few items: .*; about [0-9]+ are needed\n$")
         answer = json.loads(gate("gate@2", "gate@1", "0.01", "--json").stdout)
+        looser = json.loads(
+            gate("gate@2", "gate@1", "0.01", "--json", "--confidence", "0.8").stdout
+        )
+        self.assertGreater(looser["bound"], answer["bound"])
         self.assertEqual(
             (answer["verdict"], answer["items"], answer["method"]), ("not_worse", 400, "McNemar")
         )

@@ -16,7 +16,7 @@ static void server_gives_nothing_without_the_token(void **state)
     assert_int_equal(answer_of(scene, line, got, sizeof(got)), 5);
     assert_memory_equal(got, "gone\n", 5);
     scene->job->snapshot.token = request.token;
-    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has removed these weights");
 
     for (size_t i = 0; i < EVQ_SNAPSHOT_TOKEN_CHARS; i++) { // Right but for one of its letters.
         memcpy(request.token, scene->offer.token, sizeof(request.token));
@@ -60,11 +60,11 @@ static void server_serves_no_file_that_took_the_place(void **state)
     (void)snprintf(other, sizeof(other), "%s.new", scene->path);
     file_write(other, scene->data, FILE_BYTES);
     assert_int_equal(rename(other, scene->path), 0);
-    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has removed these weights");
     assert_int_equal(unlink(scene->path), 0);
-    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has removed these weights");
     assert_int_equal(symlink("/etc/passwd", scene->path), 0);
-    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has removed these weights");
 }
 
 static void server_keeps_the_token_of_a_file_it_knows(void **state)
