@@ -5,6 +5,7 @@
  *   devices    how many there are; without the file 2
  *   fits       prepare() is out of memory for more rows than this
  *   fits-exec  so is exec()
+ *   gate       a FIFO: exec() waits there for somebody who writes
  *   lie        exec() with at least so many rows adds a thousandth to one loss
  *   wrong      exec() of squared errors moves the values of rows 5 to 8, columns 2 and 3, by 1
  *   broken     so does it make row 7 no number, but none behind it
@@ -195,6 +196,10 @@ static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
     }
     const int bytes = snprintf(line, sizeof(line), "%ld %d %d\n", (long)getpid(),
                                (int)device->number, (int)batch->rows);
+    const int gate = open_file("gate", O_RDONLY);
+    if (gate >= 0) {
+        (void)close(gate);
+    }
     const int fd = open_file("log", O_WRONLY | O_CREAT | O_APPEND);
     if (fd < 0 || write(fd, line, (size_t)bytes) != bytes || close(fd) != 0) {
         return evq_error_set(err, EVQ_E_IO, "the stand-in cannot write its log");
