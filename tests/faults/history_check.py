@@ -40,7 +40,7 @@ ARROWS = {
     ("delayed", "skipped"): ENTERS | SWEEPS | {"cancel", "publish", "fail"},
     ("running", "skipped"): ENTERS | {"publish", "fail"},
     ("queued", "cancelled"): {"cancel", "ticket_cancel", "fail", "release"}, ("delayed", "cancelled"): {"cancel", "ticket_cancel", "fail"},
-    ("running", "cancelled"): SWEEPS | {"cancel", "ticket_cancel", "fail", "release"},
+    ("running", "cancelled"): SWEEPS | {"cancel", "ticket_cancel", "fail", "release", "split"},
     ("dead", "queued"): {"retry"}, ("skipped", "queued"): {"retry"}, ("cancelled", "queued"): {"retry"},
 }
 
