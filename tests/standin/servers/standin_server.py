@@ -229,6 +229,7 @@ def main(sglang: bool) -> None:
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--dtype")
     parser.add_argument("--api-key" if sglang else "--middleware", required=True, dest="guard")
     parser.add_argument("--enable-metrics", action="store_true")
     options = parser.parse_args([{"--help=all": "--help"}.get(word, word) for word in sys.argv[1:]])
