@@ -22,6 +22,7 @@ from evalq.model_server import servers  # noqa: E402
 from evalq.model_server.config import Refused, Settings  # noqa: E402
 from evalq.model_server.contents import Contents  # noqa: E402
 from evalq.model_server.http import ServerError  # noqa: E402
+from evalq.model_server.process import OWNER  # noqa: E402
 from evalq.model_server.proof import Known, Proof, ProofFailed, canary, measure, native_in_background  # noqa: E402
 
 PYTHON = os.environ.get("EVALQ_VLLM_PYTHON", "")
@@ -113,6 +114,21 @@ class VllmTest(unittest.TestCase):
             self.assertEqual(refused.exception.code, 401, path)
         with open(f"/proc/{self.server.process.pid}/cmdline", "rb") as file:
             self.assertNotIn(self.server.key.encode(), file.read())
+
+    def test_each_process_says_whose_it_is(self) -> None:
+        """So the next evaluator finds what is left of a server; vLLM's engine, which holds the memory, changes its title."""
+        titles = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.getpgid(int(name)) != self.server.process.pid:
+                    continue
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    self.assertIn(OWNER.encode() + b"=", file.read(), name)
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    titles.append(file.read())
+            except (ProcessLookupError, FileNotFoundError):
+                continue  # It ended.
+        self.assertTrue(any(b"EngineCore" in title for title in titles), titles)
 
     def test_requests_and_tokens_are_counted(self) -> None:
         before = self.server.counters()

@@ -33,7 +33,7 @@ class Process:
 
         self._popen = subprocess.Popen(
             argv,
-            env={**environment, OWNER: _owner(parent)},
+            env={**environment, OWNER: _owner(parent), "SPT_NOENV": "1"},  # vLLM's engine would overwrite it with its title.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
