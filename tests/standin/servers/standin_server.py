@@ -126,7 +126,7 @@ class State:
             self.requests += 1
             self.tokens += 1
             if fault("unsteady"):
-                return -time.monotonic() % 7 - 1
+                return self.value(self.weights, ids) - 1 - time.monotonic() % 7  # Never near the right one.
             return self.value(self.cache.setdefault(model + json.dumps(ids), self.weights_for(model)), ids)
 
 
