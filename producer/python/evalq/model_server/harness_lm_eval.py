@@ -192,7 +192,7 @@ def _keep_requests() -> None:
         key += repr(self.config.num_fewshot) + repr(self.config.generation_kwargs)
         if getattr(self, "evalq_built", None) != key or not self._instances:
             build(self, **settings)
-            self.evalq_built: Optional[str] = key
+            self.evalq_built = key
         for instance in self._instances:
             instance.resps = []
             instance.filtered_resps = {}
