@@ -6,7 +6,7 @@ import hashlib
 import sys
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from ..lm_eval import _read_definition, _TaskCache, metrics_of
 from .config import Harness, Refused
