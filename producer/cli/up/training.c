@@ -309,6 +309,10 @@ static bool is_stuck(struct training *training, bool ended)
     say_reasons(training, view);
     const bool stuck = ended && evq_process_manager_is_stuck(training->manager, view, &why);
     if (stuck) {
+        const json_t *states = json_object_get(view, "states");
+        // This view is newer than the last look: other jobs may have ended in between.
+        training->open =
+            evq_json_integer(states, "queued", 0) + evq_json_integer(states, "delayed", 0);
         evq_live_erase(&training->live);
         evq_cli_say(cli,
                     "evalq: %" PRId64 " %s still open, and no worker here can run %s: %s. Correct "
