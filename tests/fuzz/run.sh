@@ -93,7 +93,9 @@ compile() {
         quietly cmake --build "$build" --target "evq_$need"
         archives="$archives $(find "$build" -name "libevq_$need.a")"
         [ "$need" != gateway ] || archives="$archives $(pkg-config --libs libmicrohttpd)"
-        [ "$need" != engine ] || archives="$archives $(find "$build" -name 'libevq_kernels_cpu.a')"
+        if [ "$need" = engine ]; then
+            archives="$archives $(find "$build" -name 'libevq_kernels_cpu.a') $(find "$build" -name 'libevq_samples.a')"
+        fi
     done
     # shellcheck disable=SC2086 # Words on purpose.
     quietly clang-14 -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,$sanitize -fno-sanitize-recover=all \
