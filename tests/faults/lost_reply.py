@@ -78,6 +78,7 @@ class Reply(Trial):
 
     def lose(self, how: str = "k=1") -> None:
         self.stage.proxy.say(f"rule cut_reply:{self.verb}:{how}")
+        self.stage.proxy.counts()  # The proxy reads its orders one by one: once it answers this, it has the rule.
 
     def lost(self) -> int:
         return self.stage.proxy.counts().get(f"fault cut_reply {self.verb}", 0)
