@@ -136,10 +136,12 @@ static enum evq_status read_field(const char *key, const json_t *value, struct e
                    : evq_error_set(err, EVQ_E_INVALID, "'logprob' is not a finite number");
     }
     if (strcmp(key, "tokens") == 0) {
-        to->tokens = json_integer_value(value);
-        return json_is_integer(value) && to->tokens >= 0
-                   ? EVQ_OK
-                   : evq_error_set(err, EVQ_E_INVALID, "'tokens' is not a count");
+        const double count = json_number_value(value); // A program's line has only real numbers.
+        if (!json_is_number(value) || !(count >= 0.0 && count < 9e15) || count != floor(count)) {
+            return evq_error_set(err, EVQ_E_INVALID, "'tokens' is not a count");
+        }
+        to->tokens = (int64_t)count;
+        return EVQ_OK;
     }
     char shown[64];
     return evq_error_set(err, EVQ_E_INVALID,

@@ -1,8 +1,8 @@
 """Runs one harness in its own interpreter, as the evaluator's process does; for test_harnesses.py.
 
 The first argument is the directory, the second the suite's map `harness` as JSON. Each line on
-standard input is a request, {"url", "key", "model", "tokenizer", "task", "samples", "cancel"}. Each
-line on standard output answers it.
+standard input is a request, {"url", "key", "model", "tokenizer", "task", "samples", "keeps",
+"cancel"}. Each line on standard output answers it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
         progress = watch.Progress()
         target = Target(
             asked["url"], asked["key"], asked["model"], asked["tokenizer"], 256, progress,
-            asked.get("samples"),
+            asked.get("samples"), bool(asked.get("keeps")),
         )  # fmt: skip
 
         def report(
@@ -81,6 +81,8 @@ def main() -> None:
             done=progress.done,
             total=progress.total,
             tokens=progress.tokens,
+            items=target.items,
+            fault=target.fault,
         )
         out.write(json.dumps(answer) + "\n")
         out.flush()

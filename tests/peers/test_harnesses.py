@@ -154,7 +154,7 @@ class Harness:
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
         answer: Dict[str, Any] = json.loads(self.process.stdout.readline())
-        print(answer, file=sys.stderr)
+        print({**answer, "items": len(answer["items"])}, file=sys.stderr)
         return answer
 
     def close(self) -> None:
@@ -270,9 +270,10 @@ class HarnessTest(unittest.TestCase):
         os.makedirs(kept)
         first: Dict[str, Any] = {}
         for step in (200, 400, 200):
-            told = self.run_step(harness, step, task, samples=kept)
+            told = self.run_step(harness, step, task, samples=kept, keeps=True)
             self.assertNotIn("error", told)
             first = first or told
+            self.assert_samples(told, first, metric)
             metrics, right = told["metrics"], self.accuracy(step)
             self.assertEqual(metrics[metric], right)
             self.assertLess(
@@ -285,6 +286,19 @@ class HarnessTest(unittest.TestCase):
         )
         self.assertNotEqual(self.accuracy(200), self.accuracy(400))
         self.assertLess(told["seconds"], first["seconds"])  # The first run loads the harness.
+
+    def assert_samples(
+        self, told: "Dict[str, Any]", first: "Dict[str, Any]", metric: str
+    ) -> None:
+        """Of a generation: they give the metric, and every checkpoint has the same ids."""
+        self.assertEqual(told["fault"], "")
+        items = told["items"]
+        self.assertEqual(len({item["id"] for item in items}), ITEMS)
+        mean = sum(item["scores"][metric] for item in items) / ITEMS
+        self.assertTrue(abs(mean - told["metrics"][metric]) <= 1e-12, mean)
+        for item, before in zip(items, first["items"]):
+            self.assertEqual((item["id"], item["target"]), (before["id"], before["target"]))
+            self.assertEqual(item["output"].strip() == item["target"], item["scores"][metric] == 1)
 
     def survives(self, harness: Harness, task: str, metric: str) -> None:
         """After a cancel in the middle. A request that fails must not count as a wrong answer."""
@@ -330,8 +344,9 @@ class HarnessTest(unittest.TestCase):
             harness = self.harness(
                 PYTHON, "lm-eval", tasks=["choice", "rolling"], include_path="lm", chat=chat
             )
-            told = self.run_step(harness, 400, "choice", samples=kept)
+            told = self.run_step(harness, 400, "choice", samples=kept, keeps=True)
             self.assertEqual(told["metrics"]["acc,none"], right["acc"])
+            self.assert_samples(told, told, "acc,none")
             self.assertEqual((told["done"], told["total"]), (4 * ITEMS, 4 * ITEMS))
             with open(os.path.join(kept, "samples_choice.jsonl"), encoding="utf-8") as file:
                 items: List[Any] = sorted(
@@ -352,7 +367,9 @@ class HarnessTest(unittest.TestCase):
         harness = self.harness(
             LIGHTEVAL, "lighteval", tasks=["choice"], include_path="lighteval_tasks.py"
         )
-        self.assertEqual(self.run_step(harness, 400, "choice")["metrics"]["acc"], right["acc"])
+        told = self.run_step(harness, 400, "choice", keeps=True)
+        self.assertEqual(told["metrics"]["acc"], right["acc"])
+        self.assert_samples(told, told, "acc")
 
     def test_inspect(self) -> None:
         harness = self.harness(INSPECT, "inspect", tasks=["inspect_tasks.py@addition"])

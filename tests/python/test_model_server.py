@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import importlib
 import json
 import os
@@ -52,6 +53,9 @@ def run(url, key, model, tokenizer, samples, task="one"):
         value = json.load(answer)["choices"][0]["logprobs"]["token_logprobs"][0]
     with open(os.path.join(samples, "answers.jsonl"), "w") as file:
         file.write(json.dumps({"answer": value}) + "\\n")
+    with open(os.path.join(samples, "samples.jsonl"), "w") as file:
+        for item in ("a", "b"):
+            file.write(json.dumps({"id": item, "scores": {"value": value}}) + "\\n")
     if os.path.exists("raise"):
         raise ValueError("a fault of mine")
     return {"value": value, "value_stderr": 0.5, "port": int(url.split(":")[2].split("/")[0]), "n": 3}
@@ -81,6 +85,7 @@ with open(os.environ["EVALQ_RESULT"], "w") as file:
 CONFIG = NATIVE.replace(
     "suites:",
     f"""
+samples: {{directory: $OUT/kept}}
 evaluators:
   server:
     kind: model_server
@@ -99,6 +104,7 @@ evaluators:
 suites:
   own:
     evaluator: server
+    samples: true
     harness: {{kind: python, function: "my_eval:run", samples: $OUT/samples}}
   short:
     evaluator: server
@@ -112,6 +118,7 @@ suites:
     harness: {{kind: python, function: "my_eval:run", tasks: [a, b/c]}}
   any:
     evaluator: server
+    samples: true
     harness: {{kind: command, argv: [$PYTHON, $OUT/program.py]}}""",
 )
 
@@ -266,6 +273,17 @@ class WarmTest(ServerTest):
             self.run_step(client, self.checkpoint("1", 1), 1)
         path = os.path.join(self.scene.out, "samples", "samples", "1", "regular", "own", "own", "answers.jsonl")
         self.assertTrue(os.path.exists(path), path)
+
+    def test_samples_of_functions_and_programs_are_those_of_the_suite(self) -> None:
+        with self.scene.client("items") as client:
+            path = self.checkpoint("1", 1)
+            value = self.run_step(client, path, 1)["own"]["value"]
+            self.run_step(client, path, 1, "any")
+        for suite in ("own", "any"):
+            path = os.path.join(self.scene.out, "kept", "items", "1", "regular", suite, suite + ".jsonl.gz")
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                _, *items = map(json.loads, file)
+            self.assertEqual([(item["id"], item["scores"]["value"]) for item in items], [("a", value), ("b", value)])
 
     def test_another_architecture_starts_a_new_server(self) -> None:
         with self.scene.client("other") as client:

@@ -46,9 +46,21 @@ SERVED = """
 import evalq
 
 def evaluate(checkpoint, task, report):
+    bad = checkpoint.params.get("bad", "")
     for i in range(3000):  # Several lines of the protocol.
         scores = {"acc": i % 2}
-        report.samples.append({"id": str(i), "scores": scores, "output": "x" * 1000, "target": "y"})
+        item = {"id": str(i), "scores": scores, "output": "x" * 1000, "target": "y", "tokens": i}
+        report.samples.append(item)
+    odd = {"nul": "a\\0b\\\\u0000", "half": "a\\ud800b", "object": object()}
+    odd["long"] = "x" * (100 << 20)
+    if bad in odd:
+        report.samples[7]["output"] = odd[bad]
+    if bad == "nan":
+        report.samples[7]["scores"] = {"acc": float("nan")}
+    if bad == "twice":
+        report.samples[7]["id"] = "6"
+    if bad == "list":
+        report.samples[7] = ["acc", 1]
     return {"acc": 0.5, "n": 3000}
 
 evalq.serve(evaluate)
@@ -71,6 +83,38 @@ for task, count in (("arc", 3), ("arc_easy", 4)):
                 file.write(json.dumps(line) + "\n")
 """
 
+CHOICES = r"""
+import json, os
+folder = os.environ["EVALQ_RESULT"]
+json.dump({"results": {"sky": {"acc,none": 0.5}}}, open(folder + "/results_2026.json", "w"))
+with open(folder + "/samples_sky_2026-11-25T10-00-00.123456.jsonl", "w") as file:
+    for i in range(2):
+        # The second item asks as winogrande does: its choices differ in the context.
+        words = [("The sky is", " red"), ("The sky is", " blue")] if i == 0 else \
+            [("The red", " sky"), ("The blue", " sky")]
+        asked = {f"gen_args_{k}": {"arg_0": a, "arg_1": b} for k, (a, b) in enumerate(words)}
+        line = {"doc_id": i, "doc": {}, "target": "0", "arguments": asked, "filter": "none"}
+        line.update(filtered_resps=[["-4.5", "False"], ["-1.25", "True"]], metrics=["acc"], acc=0.0)
+        line.update(doc_hash="d" * 64, prompt_hash="%064x" % i, target_hash="t" * 64)
+        file.write(json.dumps(line) + "\n")
+"""
+
+LMMS = r"""
+import json, os
+folder = os.path.join(os.environ["EVALQ_RESULT"], "model")
+os.mkdir(folder)
+results = {"results": {"pets": {"exact_match,none": 0.5, "mme,none": 1.0}}}
+json.dump(results, open(folder + "/20261126_103000_results.json", "w"))
+with open(folder + "/20261126_103000_samples_pets.jsonl", "w") as file:
+    for filter in (1, 2):
+        for i in range(3):
+            line = {"doc_id": i, "target": "cat", "filtered_resps": "dog", "input": "What is this?"}
+            line.update(token_counts=[None], doc_hash="<PIL.Image at %d>" % os.getpid())
+            line.update(exact_match=i % 2, mme={"question_id": 7, "score": 1.0}, other={"a": 1})
+            file.write(json.dumps(line) + "\n")
+open(folder + "/20261126_103000_samples_more_samples_pets.jsonl", "w").close()
+"""
+
 CONFIG = NATIVE.replace(
     "suites:",
     """
@@ -79,11 +123,15 @@ evaluators:
   quiz: {kind: command, argv: [$PYTHON, $OUT/quiz.py]}
   served: {kind: persistent, argv: [$PYTHON, $OUT/served.py], env_pass: [PYTHONPATH]}
   harness: {kind: command, argv: [$PYTHON, $OUT/harness.py], results: lm-eval}
+  choices: {kind: command, argv: [$PYTHON, $OUT/choices.py], results: lm-eval}
+  lmms: {kind: command, argv: [$PYTHON, $OUT/lmms.py], results: lmms-eval}
 suites:
   quiz: {evaluator: quiz, samples: true}
   few: {evaluator: quiz, samples: {limit: 5}}
   none: {evaluator: quiz}
   served: {evaluator: served, samples: true}
+  choices: {evaluator: choices, samples: true, tasks: [{name: sky}]}
+  lmms: {evaluator: lmms, samples: true, tasks: [{name: pets}]}
   harness: {evaluator: harness, samples: true, tasks: [{name: arc}, {name: easy, source: arc_easy}]}
 """,
 ).replace("  quick:\n", "  quick:\n    samples: true\n")
@@ -96,8 +144,10 @@ class SamplesTest(SceneTest):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        for name, text in (("quiz.py", COMMAND), ("served.py", SERVED), ("harness.py", HARNESS)):
-            with open(os.path.join(cls.scene.out, name), "w", encoding="utf-8") as file:
+        programs = {"quiz": COMMAND, "served": SERVED, "harness": HARNESS}
+        programs.update(choices=CHOICES, lmms=LMMS)
+        for name, text in programs.items():
+            with open(os.path.join(cls.scene.out, name + ".py"), "w", encoding="utf-8") as file:
                 file.write(text)
         cls.scene.variables["PYTHONPATH"] = PACKAGE
         cls.scene.start_worker()
@@ -166,7 +216,25 @@ class SamplesTest(SceneTest):
         self.submit("served", 1, "served")
         _, items = self.kept("served/1/regular/served", "served")
         self.assertEqual([item["id"] for item in items], [str(i) for i in range(3000)])
-        self.assertEqual(items[7]["scores"], {"acc": 1})
+        self.assertEqual((items[7]["scores"], items[7]["tokens"]), ({"acc": 1}, 7))
+
+    def test_served_samples_that_json_cannot_carry_lose_no_result(self) -> None:
+        wanted = {
+            "nan": "score 'acc' is not a finite number",
+            "twice": "the id '6' comes twice",
+            "list": "it is not a JSON object",
+            "long": "sample 7 takes 104857",
+            "object": "sample 7: a value is object, expected text or a number",
+        }
+        for number, (bad, said) in enumerate(wanted.items()):
+            result = self.submit("odd", number, "served", bad=bad)
+            self.assertIn("samples were not kept: ", result["note"], bad)
+            self.assertIn(said, result["note"])
+            self.assertEqual(result["metrics"], {"acc": 0.5})
+        for step, (bad, output) in enumerate((("nul", "a\ufffdb\\u0000"), ("half", "a?b")), 10):
+            self.assertEqual(self.submit("odd", step, "served", bad=bad)["note"], "")
+            _, items = self.kept(f"odd/{step}/regular/served", "served")
+            self.assertEqual((len(items), items[7]["output"]), (3000, output))
 
     def test_harness_samples_are_those_of_the_task_and_the_first_filter(self) -> None:
         self.submit("harness", 1, "harness")
@@ -177,6 +245,24 @@ class SamplesTest(SceneTest):
         self.assertEqual(items[1]["scores"], {"acc,none": 1})
         self.assertEqual((items[1]["output"], items[1]["target"]), ("B", "A"))
         self.assertEqual(len(self.kept("harness/1/regular/harness", "easy")[1]), 4)
+
+    def test_choice_of_the_harness_is_shown_as_its_text(self) -> None:
+        self.submit("choices", 1, "choices")
+        _, items = self.kept("choices/1/regular/choices", "sky")
+        self.assertEqual([item["output"] for item in items],
+                         [" blue", '[["-4.5","False"],["-1.25","True"]]'])  # fmt: skip
+        self.assertEqual([item["target"] for item in items], [" red", "0"])
+
+    def test_samples_of_lmms_eval_have_the_names_of_the_metrics(self) -> None:
+        self.submit("lmms", 1, "lmms")
+        _, items = self.kept("lmms/1/regular/lmms", "pets")
+        expected = [{"exact_match,none": i % 2, "mme,none": 1} for i in range(3)]
+        self.assertEqual([item["scores"] for item in items], expected)
+        self.assertEqual((items[1]["output"], items[1]["target"]), ("dog", "cat"))
+        # An id does not depend on the address of an image.
+        self.submit("lmms", 2, "lmms")
+        other = self.kept("lmms/2/regular/lmms", "pets")[1]
+        self.assertEqual([item["id"] for item in other], [item["id"] for item in items])
 
     def test_native_task_keeps_scores_that_give_its_metrics(self) -> None:
         result = self.submit("native", 1, "quick")

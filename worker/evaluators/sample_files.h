@@ -1,6 +1,6 @@
 /*
  * Reads the samples that a command left beside its results: samples.jsonl of the documented form,
- * or the samples_TASK_*.jsonl of lm-evaluation-harness. One thread.
+ * or the files of a harness. One thread.
  */
 #ifndef EVQ_WORKER_SAMPLE_FILES_H
 #define EVQ_WORKER_SAMPLE_FILES_H

@@ -27,6 +27,7 @@ _MESSAGE_BYTES_MAX = 2000
 _METRIC_NAME_BYTES_MAX = 128
 _TASK_METRICS_MAX = 256
 _SAMPLES_BYTES_MAX = 512 << 10  # Of one line; the worker takes 1 MiB.
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")  # In JSON, but not behind an escaped backslash.
 # A name such as "acc_stderr,none". worker/evaluators/result_files.c has the same rule.
 _STD_ERROR_NAME = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")
 
@@ -134,7 +135,10 @@ class Report:
     """
 
     def __init__(
-        self, send: Callable[[Mapping[str, Any]], None], cancelled: Callable[[], bool]
+        self,
+        send: Callable[[Mapping[str, Any]], None],
+        cancelled: Callable[[], bool],
+        keeps_samples: bool = False,
     ) -> None:
         self._send = send
         self._cancelled = cancelled
@@ -143,6 +147,7 @@ class Report:
         #: Append what each item got: {"id": ..., "scores": {"acc": 1}, "output": ..., "target":
         #: ...}. A suite with `samples: true` keeps them; docs/samples.md lists the fields.
         self.samples: List[Mapping[str, Any]] = []
+        self.keeps_samples = keeps_samples  #: Whether the suite has `samples: true`.
 
     def __call__(self, done: int = -1, total: int = -1, status: str = "") -> None:
         """done and total: -1 means unknown. status: a few words about the current activity."""
@@ -259,7 +264,16 @@ def _number(name: str, value: Any) -> Union[int, float, str]:
 
 def _plain(value: Any) -> Any:
     """A score that is a tensor or an array of one number, as json.dumps wants it."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"a value is {type(value).__name__}, expected text or a number")
     return _number("score", value)
+
+
+def _sample_json(sample: Mapping[str, Any]) -> bytes:
+    """A sample as JSON. The worker's JSON has neither NUL nor half a surrogate pair, and a model
+    may say both: they become U+FFFD and "?"."""
+    text = json.dumps(sample, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+    return _NUL.sub(lambda found: found[1] + "\ufffd".encode(), text)
 
 
 def _may_succeed_later(error: BaseException) -> bool:
@@ -365,11 +379,15 @@ class Server:
             sys.stderr.flush()
 
     def _evaluate_task(self, job: _Job, checkpoint: Checkpoint, task: Task) -> None:
-        report = Report(lambda line: self._send_for(job, line), lambda: job.cancelled)
+        report = Report(
+            lambda line: self._send_for(job, line),
+            lambda: job.cancelled,
+            bool(job.line.get("samples")),
+        )
         metrics = self._function(checkpoint, task, report)
         numbers = _checked_metrics(str(task), metrics)
         line: Dict[str, Any] = {"type": "task", "task": str(task), "metrics": numbers}
-        if report.samples and job.line.get("samples"):
+        if report.samples and report.keeps_samples:
             fault = self._send_samples(job, str(task), report.samples)
             report.note = "; ".join(filter(None, (report.note, fault)))
         if report.note:
@@ -378,25 +396,32 @@ class Server:
 
     def _send_samples(self, job: _Job, task: str, samples: List[Mapping[str, Any]]) -> str:
         """Sends samples in lines that the worker accepts. Returns why it did not, or ""."""
-        items: List[Mapping[str, Any]] = []
+        items: List[bytes] = []
         size = 0
         for number, sample in enumerate(samples):
             try:
-                added = len(json.dumps(sample, default=_plain))
-            except (TypeError, ValueError) as error:
+                item = _sample_json(sample)
+            except Exception as error:
                 return f"samples were not kept: sample {number}: {error}"
-            if added > _SAMPLES_BYTES_MAX:
+            if len(item) > _SAMPLES_BYTES_MAX:
                 return (
-                    f"samples were not kept: sample {number} takes {added} bytes, allowed"
+                    f"samples were not kept: sample {number} takes {len(item)} bytes, allowed"
                     f" {_SAMPLES_BYTES_MAX}"
                 )
-            if size + added > _SAMPLES_BYTES_MAX:
-                self._send_for(job, {"type": "samples", "task": task, "items": items})
+            if size + len(item) > _SAMPLES_BYTES_MAX:
+                self._send_items(job, task, items)
                 items, size = [], 0
-            items.append(sample)
-            size += added + 2
-        self._send_for(job, {"type": "samples", "task": task, "items": items})
+            items.append(item)
+            size += len(item) + 2
+        self._send_items(job, task, items)
         return ""
+
+    def _send_items(self, job: _Job, task: str, items: List[bytes]) -> None:
+        line: Dict[str, Any] = {"type": "samples", "task": task}
+        if job.line.get("turn") is not None:
+            line["turn"] = job.line["turn"]
+        head = json.dumps(line).encode()[:-1]
+        self._write(head + b', "items": [' + b", ".join(items) + b"]}\n")
 
     def _send_for(self, job: _Job, line: Mapping[str, Any]) -> None:
         """Sends a line that names its job, because a thread that the function started may report
@@ -405,9 +430,12 @@ class Server:
         self._send(line if turn is None else {**line, "turn": turn})
 
     def _send(self, line: Mapping[str, Any]) -> None:
+        self._write(json.dumps(line, default=_plain).encode() + b"\n")
+
+    def _write(self, text: bytes) -> None:
         if os.getpid() != self._pid:
             return  # The worker expects lines from this process only, not from forked children.
-        data = memoryview(json.dumps(line, default=_plain).encode() + b"\n")
+        data = memoryview(text)
         with self._write_lock:
             while data:
                 data = data[os.write(self._out_fd, data) :]

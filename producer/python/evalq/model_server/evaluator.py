@@ -81,10 +81,12 @@ class Evaluator:
         for attempt in (1, 2):
             try:
                 self._load(checkpoint.path, task.options.get("base", ""), runner, phases)
-                metrics = self._evaluate(runner, checkpoint, task, report, phases)
+                metrics, target = self._evaluate(runner, checkpoint, task, report, phases)
                 assert self._proof is not None
                 phases.begin("proving")
                 report.note = self._note(self._proof.finish(), phases)
+                report.note += f"; {target.fault}" if target.fault else ""
+                report.samples = target.items
                 return metrics
             except (ServerError, ProofFailed, ServerLost) as error:
                 log(f"{error}: the server is started again")
@@ -207,7 +209,9 @@ class Evaluator:
 
     # The harness.
 
-    def _evaluate(self, runner: Runner, checkpoint: Checkpoint, task: Task, report: Report, phases: Phases) -> Metrics:
+    def _evaluate(
+        self, runner: Runner, checkpoint: Checkpoint, task: Task, report: Report, phases: Phases
+    ) -> Tuple[Metrics, Target]:
         phases.begin("evaluating")
         progress = Progress()
         target = Target(
@@ -218,13 +222,14 @@ class Evaluator:
             length_max=self._length_max,
             progress=progress,
             samples=_samples(runner.harness, checkpoint, task),
+            keeps=report.keeps_samples,
         )
         watch = Watch(self._server, progress, report, float(self._settings.hang_seconds))
         try:
             with watch:
                 metrics = runner.run(target, task.options.get("source", str(task)))
             self._check_server()  # A harness may pass over requests that failed.
-            return metrics
+            return metrics, target
         except ServerLost:
             raise ServerLost(watch.reason) from None
         except Exception:

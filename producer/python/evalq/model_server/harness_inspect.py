@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional
 from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task
 from .harnesses import Runner as Base
+from .samples import INSPECT_MEANS, of_inspect
 
 _OURS = {
     "tasks",
@@ -26,7 +27,6 @@ _OURS = {
     "display",
     "kwargs",
 }
-_MEANS = ("accuracy", "mean")  # Metrics whose standard error Inspect calls stderr.
 _counter: Optional["_Counter"] = None  # Inspect keeps hooks for the life of the process.
 
 
@@ -84,6 +84,7 @@ class Runner(Base):
         if log.status != "success":
             said = log.error.message if log.error is not None else log.status
             raise RuntimeError(f"Inspect's evaluation of '{task}' ended with an error: {said}")
+        target.keep(lambda: of_inspect(log))
         return metrics_of(log)
 
     def _evaluate(self, target: Target, task: str) -> Any:
@@ -97,7 +98,7 @@ class Runner(Base):
                 limit=None if limit is None else int(limit),
                 display="none",
                 log_dir=target.samples or folder,
-                log_samples=target.samples is not None,
+                log_samples=target.logs_samples,
                 **{
                     "log_realtime": False,
                     **(self.harness.get("gen_kwargs") or {}),
@@ -130,7 +131,7 @@ def metrics_of(log: Any) -> Metrics:
     scores = log.results.scores
     for score in scores:
         prefix = f"{score.name}/" if len(scores) > 1 else ""
-        mean = next((name for name in _MEANS if name in score.metrics), None)
+        mean = next((name for name in INSPECT_MEANS if name in score.metrics), None)
         for name, metric in score.metrics.items():
             name = f"{mean}_stderr" if name == "stderr" and mean is not None else name
             metrics[prefix + name] = metric.value

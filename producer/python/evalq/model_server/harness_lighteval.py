@@ -16,6 +16,7 @@ from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
 from .http import Http, ServerError
+from .samples import of_lighteval
 from .servers import log
 
 _OWN = {
@@ -65,12 +66,13 @@ class Runner(Base):
                 target, sum(len(documents) for documents in pipeline.documents_dict.values())
             )
             pipeline.evaluate()
+            details = pipeline.evaluation_tracker.details if target.logs_samples else {}
             if target.samples is not None:
-                details = pipeline.evaluation_tracker.details
                 write_samples(
                     {name.partition("|")[0]: items for name, items in details.items()},
                     target.samples,
                 )
+            target.keep(lambda: of_lighteval(details))
             metrics = dict(_metrics_of(pipeline.get_results()["results"], task))
         metrics["n"] = sum(len(documents) for documents in pipeline.documents_dict.values())
         return metrics

@@ -12,6 +12,7 @@ from ..lm_eval import _read_definition, _TaskCache, metrics_of
 from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
+from .samples import of_lm_eval
 
 _OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "random_seed", "numpy_random_seed", "torch_random_seed",
         "fewshot_random_seed", "confirm_run_unsafe_code"}  # fmt: skip
@@ -55,13 +56,14 @@ class Runner(Base):
             task_manager=self._tasks,
             num_fewshot=self.harness.get("num_fewshot"),
             limit=self.harness.get("limit"),
-            log_samples=target.samples is not None,
+            log_samples=target.logs_samples,
             apply_chat_template=bool(self.harness.get("chat", False)),
             gen_kwargs=self.harness.get("gen_kwargs"),
             **self.harness.own,
         )
         if target.samples is not None:
             write_samples(results.get("samples") or {}, target.samples)
+        target.keep(lambda: of_lm_eval(results["samples"]))
         return metrics_of(results, task)
 
     def _aim(self, target: Target, task: str) -> Any:

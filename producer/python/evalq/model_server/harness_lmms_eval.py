@@ -10,6 +10,7 @@ from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
 from .http import ServerError
+from .samples import of_lmms_eval
 
 _OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "repeats", "max_tokens",
         "random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed",
@@ -81,13 +82,15 @@ class Runner(Base):
             task_manager=self._manager,
             num_fewshot=self.harness.get("num_fewshot"),
             limit=self.harness.get("limit"),
-            log_samples=target.samples is not None,
+            log_samples=target.logs_samples,
             gen_kwargs=gen_kwargs,
             **own,
         )
         if target.samples is not None:
             write_samples(results.get("samples") or {}, target.samples)
-        return metrics_of(results, task)
+        metrics = metrics_of(results, task)
+        target.keep(lambda: of_lmms_eval(results["samples"], metrics))
+        return metrics
 
 
 def known_tasks(directory: str, names: List[str]) -> List[str]:

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import signature
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from .config import Harness, Refused, program
+from .samples import FILE, of_file
 
 Metrics = Mapping[str, Any]
 HARNESSES = ("lm-eval", "lmms-eval", "inspect", "lighteval")  #: Those that have tasks; each is a module harness_NAME.
@@ -32,7 +34,24 @@ class Target:
     tokenizer: str  #: The checkpoint's directory.
     length_max: int  #: Tokens of prompt and answer.
     progress: Callable[..., None]  #: progress(done, total, tokens=generated since the last call)
-    samples: Optional[str]  #: A directory for what each item got; None: nobody wants it.
+    samples: Optional[str]  #: A directory for the harness's own files; None: nobody wants them.
+    keeps: bool = False  #: Whether the suite keeps samples.
+    items: List[Mapping[str, Any]] = field(default_factory=list)  #: The samples.
+    fault: str = ""  #: Why there are no samples.
+
+    @property
+    def logs_samples(self) -> bool:
+        """Whether the harness must return what it knows of each item."""
+        return self.keeps or self.samples is not None
+
+    def keep(self, make: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Keeps the samples that make() returns, if the suite wants them. An error of make() does
+        not lose the metrics."""
+        if self.keeps:
+            try:
+                self.items = list(make())
+            except Exception as error:
+                self.fault = f"samples were not kept: {type(error).__name__}: {error}"
 
 
 class Runner:
@@ -94,10 +113,12 @@ class PythonFunction(Runner):
         if "progress" in signature(self._function).parameters:
             extra["progress"] = target.progress
         with tempfile.TemporaryDirectory(prefix="evalq-samples-") as folder:
-            samples = target.samples or folder
-            return dict(
+            samples = _without_file(target.samples or folder)
+            metrics = dict(
                 self._function(url=target.url, key=target.key, model=target.model, tokenizer=target.tokenizer, samples=samples, **extra)
             )
+            target.keep(lambda: of_file(samples))
+        return metrics
 
 
 class Command(Runner):
@@ -112,13 +133,21 @@ class Command(Runner):
             environment = {**os.environ, **{name: str(value) for name, value in (self.harness.get("env") or {}).items()}}
             environment.update(OPENAI_BASE_URL=target.url, OPENAI_API_KEY=target.key, OPENAI_API_BASE=target.url)
             environment.update(EVALQ_MODEL=target.model, EVALQ_TOKENIZER=target.tokenizer, EVALQ_TASK=task, EVALQ_RESULT=result)
-            environment["EVALQ_SAMPLES"] = target.samples or folder
+            samples = environment["EVALQ_SAMPLES"] = _without_file(target.samples or folder)
             _run_program(argv, environment, self.harness.directory)
             if not os.path.exists(result):
                 raise RuntimeError(f"'{argv[0]}' ended well, but wrote no result to $EVALQ_RESULT")
             with open(result, encoding="utf-8") as file:
                 told: Dict[str, Any] = json.load(file)
+            target.keep(lambda: of_file(samples))
         return told[task] if isinstance(told.get(task), dict) else told
+
+
+def _without_file(folder: str) -> str:
+    """The directory of samples, without the samples of an earlier attempt."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, FILE))
+    return folder
 
 
 def _run_program(argv: List[str], environment: Mapping[str, str], directory: str) -> None:
