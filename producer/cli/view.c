@@ -59,6 +59,20 @@ char *evq_view_cause_of(struct evq_cli *cli, const char *id, const char *reason,
     return out;
 }
 
+void evq_view_causes(struct evq_cli *cli, json_t *jobs)
+{
+    char cause[EVQ_VIEW_CAUSE_BYTES];
+    json_t *job = NULL;
+    size_t i = 0;
+
+    json_array_foreach(jobs, i, job)
+    {
+        const char *reason = evq_json_text(job, "reason", "");
+        (void)evq_view_cause_of(cli, evq_json_text(job, "id", ""), reason, cause, sizeof cause);
+        (void)json_object_set_new(job, "reason", json_string(cause));
+    }
+}
+
 /* Appends each job's view, or with ids_alone its id. */
 static enum evq_status jobs_append(struct evq_cli *cli, const char *state, const char *run,
                                    size_t count, bool ids_alone, json_t **ret,

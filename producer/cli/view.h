@@ -21,6 +21,9 @@ char *evq_view_cause(const json_t *job, char *out, size_t out_bytes);
 /* The same for a job by its id. Falls back to `reason` if the job cannot be asked for. */
 char *evq_view_cause_of(struct evq_cli *cli, const char *id, const char *reason, char *out,
                         size_t out_bytes);
+/* Replaces in an array of jobs each "reason" that the queue may have cut by the whole one. Asks the
+ * queue for each such job, so the array should be short enough for a person to read. */
+void evq_view_causes(struct evq_cli *cli, json_t *jobs);
 
 /*
  * Appends at most count jobs of one state to the array *ret, newest first. run "": of any run.

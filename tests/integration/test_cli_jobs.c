@@ -22,6 +22,21 @@ static int setup(void **state)
     return fixture_user_setup(state, EVQ_TEST_BIN "/evalq");
 }
 
+/* The queue cuts a reason at 64 bytes. The detail of the job has all of it. */
+static void lists_show_the_whole_reason_of_a_job(void **state)
+{
+    struct site *site = *state;
+    static const char reason[] =
+        "the evaluator ended with exit code 1 and no result; the last line "
+        "of its log is: CUDA out of memory";
+
+    fixture_user_fail(site, "long/1/regular/quick", reason, reason);
+    EXPECT(site, 0, "dead", "long");
+    assert_holds(site->output.out, reason);
+    EXPECT(site, 0, "results", "long");
+    assert_holds(site->output.out, reason);
+}
+
 static void job_verbs_act_on_jobs(void **state)
 {
     struct site *site = *state;
@@ -245,6 +260,8 @@ static void many_jobs_are_changed_in_few_round_trips(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lists_show_the_whole_reason_of_a_job, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(logs_prints_any_bytes_of_the_requested_attempt_only, setup,
                                         fixture_user_teardown),

@@ -44,6 +44,7 @@ static enum evq_status dead_run(struct evq_cli *cli, struct evq_error *err)
                                              .now_ms = evq_clock_unix_ms()};
         status = evq_json_table_print(&table, jobs, &cli->terminal, err);
     } else if (status == EVQ_OK) {
+        evq_view_causes(cli, jobs);
         const struct evq_json_table table = {EVQ_COLUMNS(job_columns),
                                              .now_ms = evq_clock_unix_ms()};
         status = evq_json_table_print(&table, jobs, &cli->terminal, err);

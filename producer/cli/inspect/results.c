@@ -10,6 +10,7 @@
 #include "producer/cli/inspect/result_table.h"
 #include "producer/cli/operate/replay.h"
 #include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 
@@ -24,6 +25,18 @@ static void on_table(void *context, const struct evq_result *result)
     struct output *to = context;
     (void)evq_result_table_add(to->results, result); // A failure is reported when printing.
     to->count++;
+}
+
+/* Replaces the reasons that the queue may have cut by the whole ones, as far as the rows have room.
+ */
+static void causes_complete(struct evq_cli *cli, struct evq_result_table *results)
+{
+    for (size_t i = 0; i < results->row_count; i++) {
+        struct evq_result_table_row *row = &results->rows[i];
+        char cause[EVQ_VIEW_CAUSE_BYTES];
+        (void)evq_view_cause_of(cli, row->job, row->reason, cause, sizeof cause);
+        (void)snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, cause);
+    }
 }
 
 static void on_json(void *context, const struct evq_result *result)
@@ -132,6 +145,7 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
         if (to.count == 0) {
             evq_cli_say(cli, "evalq: no results yet");
         } else {
+            causes_complete(cli, to.results);
             evq_result_table_sort(to.results);
             status = evq_result_table_print(to.results, &cli->terminal, run == NULL, err);
         }
