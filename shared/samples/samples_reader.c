@@ -21,6 +21,8 @@ struct evq_samples_reader {
     bool ended; // zlib has no more bytes.
     int64_t line;
     int64_t items;
+    size_t bytes; // Read so far, uncompressed.
+    struct evq_samples_limits limits;
     json_t *object;
     struct evq_buffer held; // Bytes that were read and not used yet.
     size_t used;            // Bytes at the beginning of held that belong to earlier lines.
@@ -60,6 +62,8 @@ enum evq_status evq_samples_reader_open(const char *path, struct evq_samples_hea
     if (reader != NULL) {
         evq_buffer_init(&reader->held, EVQ_SAMPLES_LINE_BYTES_MAX + 2 * CHUNK_BYTES);
         reader->path = strdup(path);
+        reader->limits =
+            (struct evq_samples_limits){.bytes = SIZE_MAX, .items = EVQ_SAMPLES_ITEMS_MAX};
     }
     if (reader == NULL || reader->path == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory to read '%s'", path);
@@ -82,6 +86,12 @@ out:
     }
     *ret_reader = reader;
     return EVQ_OK;
+}
+
+void evq_samples_reader_limit(struct evq_samples_reader *reader,
+                              const struct evq_samples_limits *limits)
+{
+    reader->limits = *limits;
 }
 
 void evq_samples_reader_close(struct evq_samples_reader *reader)
@@ -122,6 +132,11 @@ static enum evq_status fill(struct evq_samples_reader *reader, struct evq_error 
                                    reader->line, code == Z_ERRNO ? strerror(errno) : fault);
     }
     reader->ended = bytes == 0;
+    reader->bytes += (size_t)bytes;
+    if (reader->bytes > reader->limits.bytes) {
+        return evq_error_set(err, EVQ_E_LIMIT, "'%s' has more than %zu MiB of samples",
+                             reader->path, reader->limits.bytes >> 20);
+    }
     evq_buffer_append(&reader->held, chunk, (size_t)bytes);
     return reader->held.failed
                ? evq_error_set(err, EVQ_E_NOMEM, "no memory to read '%s'", reader->path)
@@ -205,9 +220,9 @@ enum evq_status evq_samples_reader_next(struct evq_samples_reader *reader,
         *ret_end = true;
         return status;
     }
-    if (++reader->items > EVQ_SAMPLES_ITEMS_MAX) {
-        return evq_error_set(err, EVQ_E_LIMIT, "'%s' has more than %d items", reader->path,
-                             EVQ_SAMPLES_ITEMS_MAX);
+    if (++reader->items > reader->limits.items) {
+        return evq_error_set(err, EVQ_E_LIMIT, "'%s' has more than %" PRId64 " items", reader->path,
+                             reader->limits.items);
     }
     *ret_end = false;
     status = evq_sample_read(object, ret_sample, err);

@@ -10,6 +10,11 @@
 
 struct evq_samples_reader;
 
+struct evq_samples_limits { // How much of a file is read before it is refused with EVQ_E_LIMIT.
+    size_t bytes;           // Uncompressed.
+    int64_t items;
+};
+
 /*
  * Opens a regular file; links are not followed. Reads the header line into *ret_header. ret_header
  * is NULL for a file without a header line. EVQ_E_NOT_FOUND, EVQ_E_INVALID (not a regular file),
@@ -18,6 +23,9 @@ struct evq_samples_reader;
 enum evq_status evq_samples_reader_open(const char *path, struct evq_samples_header *ret_header,
                                         struct evq_samples_reader **ret_reader,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
+/* Replaces the limits of the format. */
+void evq_samples_reader_limit(struct evq_samples_reader *reader,
+                              const struct evq_samples_limits *limits);
 void evq_samples_reader_close(struct evq_samples_reader *reader); // Accepts NULL.
 
 /* Reads the next line as JSON. *ret_object is valid until the next call; NULL: the file ended.

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/samples/samples_reader.h"
-
 static int by_id(const void *a, const void *b)
 {
     return strcmp(((const struct evq_samples_item *)a)->id,
@@ -108,8 +106,9 @@ static enum evq_status check_unique(struct evq_samples_set *set, struct evq_erro
     return EVQ_OK;
 }
 
-enum evq_status evq_samples_set_read(const char *path, bool texts, struct evq_samples_set **ret_set,
-                                     struct evq_error *err)
+enum evq_status evq_samples_set_read_within(const char *path, bool texts,
+                                            const struct evq_samples_limits *limits,
+                                            struct evq_samples_set **ret_set, struct evq_error *err)
 {
     struct evq_samples_set *set = calloc(1, sizeof *set);
     struct evq_samples_reader *reader = NULL;
@@ -124,6 +123,9 @@ enum evq_status evq_samples_set_read(const char *path, bool texts, struct evq_sa
         goto out;
     }
     status = evq_samples_reader_open(path, &set->header, &reader, err);
+    if (status == EVQ_OK && limits != NULL) {
+        evq_samples_reader_limit(reader, limits);
+    }
     if (status == EVQ_OK) {
         status = read_items(set, reader, texts, err);
     }
@@ -138,6 +140,12 @@ out:
     }
     *ret_set = set;
     return EVQ_OK;
+}
+
+enum evq_status evq_samples_set_read(const char *path, bool texts, struct evq_samples_set **ret_set,
+                                     struct evq_error *err)
+{
+    return evq_samples_set_read_within(path, texts, NULL, ret_set, err);
 }
 
 void evq_samples_set_free(struct evq_samples_set *set)

@@ -6,7 +6,7 @@
 #define EVQ_SAMPLES_SAMPLES_SET_H
 
 #include "shared/base/arena.h"
-#include "shared/samples/sample.h"
+#include "shared/samples/samples_reader.h"
 
 #define EVQ_SAMPLES_SET_BYTES_MAX ((size_t)4 << 30)
 
@@ -36,6 +36,11 @@ struct evq_samples_set {
  * those of the first item, EVQ_E_LIMIT for more than EVQ_SAMPLES_SET_BYTES_MAX. */
 enum evq_status evq_samples_set_read(const char *path, bool texts, struct evq_samples_set **ret_set,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same, but refuses larger files. limits NULL: those of the format. */
+enum evq_status evq_samples_set_read_within(const char *path, bool texts,
+                                            const struct evq_samples_limits *limits,
+                                            struct evq_samples_set **ret_set,
+                                            struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_samples_set_free(struct evq_samples_set *set); // Accepts NULL.
 
 /* The index of a score's name. SIZE_MAX: the set has none of that name. */

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "producer/cli/samples/sample_files.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
+#include "shared/samples/samples_find.h"
 
 typedef void (*act_fn)(struct evq_cli *cli, struct evq_job_change *changes, size_t count);
 
@@ -348,7 +348,8 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
     do {
         status = status == EVQ_OK ? evq_queue_forget(cli->queue, run, &left, err) : status;
     } while (status == EVQ_OK && left > 0);
-    const int64_t samples = status == EVQ_OK ? evq_sample_files_remove(cli, run) : 0;
+    const int64_t samples =
+        status == EVQ_OK ? evq_samples_find_remove(cli->config->samples.directory, run) : 0;
     if (status == EVQ_OK && cli->terminal.json) {
         status = evq_json_print(json_pack("{s:s, s:I, s:I}", "run", run, "forgotten",
                                           (json_int_t)all, "samples", (json_int_t)samples),

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "producer/cli/json.h"
-#include "producer/cli/samples/pairing.h"
+#include "producer/cli/samples/sample_files.h"
+#include "shared/samples/pairing.h"
 #include "shared/statistics/holm.h"
 
 #define STEPS_MAX  4096

@@ -4,9 +4,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "producer/cli/samples/pairing.h"
+#include "producer/cli/samples/sample_files.h"
 #include "producer/cli/samples/sample_text.h"
 #include "producer/cli/verbs.h"
+#include "shared/samples/pairing.h"
 
 struct side_by_side {
     struct evq_cli *cli;

@@ -9,9 +9,10 @@
 
 #include "producer/cli/json.h"
 #include "producer/cli/samples/junit.h"
-#include "producer/cli/samples/pairing.h"
+#include "producer/cli/samples/sample_files.h"
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
+#include "shared/samples/pairing.h"
 #include "shared/statistics/non_inferiority.h"
 
 enum { EXIT_NOT_WORSE = 0, EXIT_WORSE = 1, EXIT_TOO_FEW = 3 };

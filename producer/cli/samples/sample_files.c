@@ -1,239 +1,38 @@
 #include "producer/cli/samples/sample_files.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fts.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+/* Wrong use of a verb has an exit code of its own. */
+static enum evq_status told(struct evq_cli *cli, enum evq_status status, struct evq_error *err)
+{
+    return status == EVQ_E_INVALID ? evq_cli_usage(cli, err, "%s", err->message) : status;
+}
 
-#define SUFFIX    ".jsonl.gz"
-#define FILES_MAX 65536
-
-struct search {
-    struct evq_cli *cli;
-    const struct evq_sample_place *place;
-    const char *variant;
-    const char *suite; // NULL: any.
-    const char *task;  // NULL: any.
-    struct evq_sample_files found;
-    size_t room;
-};
+static struct evq_sample_choice choice_of(const struct evq_cli *cli)
+{
+    return (struct evq_sample_choice){.directory = cli->config->samples.directory,
+                                      .variant =
+                                          evq_option_text(&cli->options, "variant", "regular"),
+                                      .suite = evq_option_text(&cli->options, "suite", NULL),
+                                      .task = evq_option_text(&cli->options, "task", NULL)};
+}
 
 enum evq_status evq_sample_place_parse(struct evq_cli *cli, const char *text,
                                        struct evq_sample_place *ret, struct evq_error *err)
 {
-    struct evq_sample_place out = {.step = -1};
-    const char *at = strrchr(text, '@');
-    const size_t run_bytes = at != NULL ? (size_t)(at - text) : 0;
-    char *end = NULL;
-    char shown[128];
-
-    if (run_bytes > 0 && run_bytes < sizeof out.run) {
-        memcpy(out.run, text, run_bytes);
-        out.run[run_bytes] = '\0';
-    }
-    errno = 0;
-    if (at != NULL && at[1] >= '0' && at[1] <= '9') {
-        out.step = strtoll(at + 1, &end, 10);
-    }
-    if (out.step < 0 || errno != 0 || *end != '\0' || out.step >= EVQ_JOB_STEP_MAX ||
-        !evq_job_name_valid(out.run, EVQ_JOB_RUN_BYTES_MAX)) {
-        return evq_cli_usage(cli, err, "'%s' is no checkpoint, expected RUN@STEP such as run1@500",
-                             evq_error_escape(text, strlen(text), shown, sizeof shown));
-    }
-    *ret = out;
-    return EVQ_OK;
-}
-
-static enum evq_status add_file(struct search *search, const char *job, const char *suite,
-                                const char *task, struct evq_error *err)
-{
-    struct evq_sample_files *found = &search->found;
-
-    if (found->count == search->room) {
-        const size_t room = search->room == 0 ? 16 : 2 * search->room;
-        struct evq_sample_file *files =
-            room <= FILES_MAX ? reallocarray(found->files, room, sizeof *files) : NULL;
-        if (files == NULL) {
-            return evq_error_set(err, EVQ_E_NOMEM, "no memory for the list of samples");
-        }
-        found->files = files;
-        search->room = room;
-    }
-    struct evq_sample_file *file = &found->files[found->count++];
-    *file = (struct evq_sample_file){.job = ""};
-    (void)snprintf(file->job, sizeof file->job, "%s", job);
-    (void)snprintf(file->suite, sizeof file->suite, "%s", suite);
-    (void)snprintf(file->task, sizeof file->task, "%s", task);
-    return evq_samples_path(search->cli->config->samples.directory, job, task, file->path, err);
-}
-
-/* Lists the tasks in the directory of one job. */
-static enum evq_status list_job(struct search *search, const char *job, const char *suite,
-                                struct evq_error *err)
-{
-    char path[EVQ_SAMPLES_PATH_BYTES + EVQ_JOB_ID_BYTES_MAX];
-    struct dirent *entry;
-    enum evq_status status = EVQ_OK;
-
-    (void)snprintf(path, sizeof path, "%s/%s", search->cli->config->samples.directory, job);
-    DIR *dir = opendir(path);
-    while (dir != NULL && status == EVQ_OK && (entry = readdir(dir)) != NULL) {
-        char task[EVQ_JOB_NAME_BYTES_MAX + 1];
-        const size_t bytes = strlen(entry->d_name);
-        const size_t suffix = strlen(SUFFIX);
-        if (bytes <= suffix || bytes - suffix >= sizeof task ||
-            strcmp(entry->d_name + bytes - suffix, SUFFIX) != 0) {
-            continue; // Such as the temporary file of a worker.
-        }
-        (void)snprintf(task, sizeof task, "%.*s", (int)(bytes - suffix), entry->d_name);
-        if (evq_job_name_valid(task, EVQ_JOB_NAME_BYTES_MAX) &&
-            (search->task == NULL || strcmp(search->task, task) == 0)) {
-            status = add_file(search, job, suite, task, err);
-        }
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
-    return status;
-}
-
-static int by_generation(const void *a, const void *b)
-{
-    struct evq_job_name x;
-    struct evq_job_name y;
-    char left[EVQ_JOB_ID_BYTES_MAX];
-    char right[EVQ_JOB_ID_BYTES_MAX];
-    const struct evq_sample_file *p = a;
-    const struct evq_sample_file *q = b;
-    const int suite = strcmp(p->suite, q->suite);
-    const int task = suite != 0 ? suite : strcmp(p->task, q->task);
-
-    if (task != 0 || evq_job_id_parse(p->job, left, &x, NULL) != EVQ_OK ||
-        evq_job_id_parse(q->job, right, &y, NULL) != EVQ_OK) {
-        return task;
-    }
-    return (x.generation < y.generation) - (x.generation > y.generation); // The newest first.
-}
-
-/* Keeps the newest generation of each suite and task. */
-static void drop_old(struct evq_sample_files *found)
-{
-    size_t kept = 0;
-
-    if (found->count == 0) {
-        return;
-    }
-    qsort(found->files, found->count, sizeof *found->files, by_generation);
-    for (size_t i = 0; i < found->count; i++) {
-        const struct evq_sample_file *one = &found->files[i];
-        const struct evq_sample_file *last = kept > 0 ? &found->files[kept - 1] : NULL;
-        if (last == NULL || strcmp(last->suite, one->suite) != 0 ||
-            strcmp(last->task, one->task) != 0) {
-            found->files[kept++] = *one;
-        }
-    }
-    found->count = kept;
-}
-
-/* Lists the jobs of one checkpoint and variant: directories SUITE and SUITE~GENERATION. */
-static enum evq_status list_jobs(struct search *search, struct evq_error *err)
-{
-    const struct evq_sample_place *place = search->place;
-    char path[EVQ_SAMPLES_PATH_BYTES + EVQ_JOB_ID_BYTES_MAX];
-    struct dirent *entry;
-    enum evq_status status = EVQ_OK;
-
-    (void)snprintf(path, sizeof path, "%s/%s/%" PRId64 "/%s",
-                   search->cli->config->samples.directory, place->run, place->step,
-                   search->variant);
-    DIR *dir = opendir(path);
-    while (dir != NULL && status == EVQ_OK && (entry = readdir(dir)) != NULL) {
-        char id[EVQ_JOB_ID_BYTES_MAX];
-        char scratch[EVQ_JOB_ID_BYTES_MAX];
-        struct evq_job_name name;
-        const int bytes = snprintf(id, sizeof id, "%s/%" PRId64 "/%s/%s", place->run, place->step,
-                                   search->variant, entry->d_name);
-        if (bytes < (int)sizeof id && evq_job_id_parse(id, scratch, &name, NULL) == EVQ_OK &&
-            (search->suite == NULL || strcmp(search->suite, name.suite) == 0)) {
-            status = list_job(search, id, name.suite, err);
-        }
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
-    return status;
+    return told(cli, evq_samples_find_place(text, ret, err), err);
 }
 
 enum evq_status evq_sample_files_find(struct evq_cli *cli, const struct evq_sample_place *place,
                                       struct evq_sample_files *ret, struct evq_error *err)
 {
-    struct search search = {.cli = cli,
-                            .place = place,
-                            .variant = evq_option_text(&cli->options, "variant", "regular"),
-                            .suite = evq_option_text(&cli->options, "suite", NULL),
-                            .task = evq_option_text(&cli->options, "task", NULL)};
+    const struct evq_sample_choice choice = choice_of(cli);
 
-    if (!evq_job_name_valid(search.variant, EVQ_JOB_NAME_BYTES_MAX)) {
-        return evq_cli_usage(cli, err, "--variant is no name of [A-Za-z0-9._-]");
-    }
-    enum evq_status status = list_jobs(&search, err);
-    drop_old(&search.found);
-    if (status == EVQ_OK && search.found.count == 0) {
-        status = evq_error_set(
-            err, EVQ_E_NOT_FOUND,
-            "%s@%" PRId64 " has no samples%s%s%s%s in '%s': a suite keeps them with samples: true",
-            place->run, place->step, search.task != NULL ? " of task " : "",
-            search.task != NULL ? search.task : "", search.suite != NULL ? " of suite " : "",
-            search.suite != NULL ? search.suite : "", cli->config->samples.directory);
-    }
-    if (status != EVQ_OK) {
-        free(search.found.files);
-        return status;
-    }
-    *ret = search.found;
-    return EVQ_OK;
+    return told(cli, evq_samples_find_files(&choice, place, ret, err), err);
 }
 
 enum evq_status evq_sample_files_one(struct evq_cli *cli, const struct evq_sample_place *place,
                                      struct evq_sample_file *ret, struct evq_error *err)
 {
-    struct evq_sample_files found = {.count = 0};
-    enum evq_status status = evq_sample_files_find(cli, place, &found, err);
+    const struct evq_sample_choice choice = choice_of(cli);
 
-    if (status == EVQ_OK && found.count > 1) {
-        status = evq_cli_usage(cli, err,
-                               "%s@%" PRId64
-                               " has samples of %zu tasks, such as %s/%s and %s/%s: name one "
-                               "with --task and --suite",
-                               place->run, place->step, found.count, found.files[0].suite,
-                               found.files[0].task, found.files[1].suite, found.files[1].task);
-    } else if (status == EVQ_OK) {
-        *ret = found.files[0];
-    }
-    free(found.files);
-    return status;
-}
-
-int64_t evq_sample_files_remove(const struct evq_cli *cli, const char *run)
-{
-    char path[EVQ_SAMPLES_PATH_BYTES + EVQ_JOB_ID_BYTES_MAX];
-    char *const roots[] = {path, NULL};
-    int64_t removed = 0;
-
-    (void)snprintf(path, sizeof path, "%s/%s", cli->config->samples.directory, run);
-    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    for (FTSENT *entry; walk != NULL && (entry = fts_read(walk)) != NULL;) {
-        if (entry->fts_info == FTS_F && strstr(entry->fts_name, SUFFIX) != NULL) {
-            removed += unlink(entry->fts_path) == 0; // A temporary file of a dead worker, too.
-        } else if (entry->fts_info == FTS_DP) {
-            (void)rmdir(entry->fts_path); // It stays if somebody put something else there.
-        }
-    }
-    if (walk != NULL) {
-        (void)fts_close(walk);
-    }
-    return removed;
+    return told(cli, evq_samples_find_one(&choice, place, ret, err), err);
 }

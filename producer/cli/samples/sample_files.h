@@ -1,29 +1,12 @@
 /*
- * Finds samples files of checkpoints that a user names as RUN@STEP. Only the directory of the
- * configuration is read, never Redis. One thread.
+ * Finds samples files of checkpoints that a user names as RUN@STEP, by the options of a verb. One
+ * thread.
  */
 #ifndef EVQ_CLI_SAMPLE_FILES_H
 #define EVQ_CLI_SAMPLE_FILES_H
 
 #include "producer/cli/cli.h"
-#include "shared/samples/samples_writer.h"
-
-struct evq_sample_place {
-    char run[EVQ_JOB_RUN_BYTES_MAX + 1];
-    int64_t step;
-};
-
-struct evq_sample_file {
-    char job[EVQ_JOB_ID_BYTES_MAX]; // With the newest generation that has samples.
-    char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
-    char task[EVQ_JOB_NAME_BYTES_MAX + 1];
-    char path[EVQ_SAMPLES_PATH_BYTES];
-};
-
-struct evq_sample_files {
-    struct evq_sample_file *files; // Sorted by suite and task.
-    size_t count;
-};
+#include "shared/samples/samples_find.h"
 
 /* The options that every verb about samples has: --task, --suite, --variant. */
 #define EVQ_SAMPLE_FILES_OPTIONS                                                                   \
@@ -50,9 +33,5 @@ enum evq_status evq_sample_files_find(struct evq_cli *cli, const struct evq_samp
 enum evq_status evq_sample_files_one(struct evq_cli *cli, const struct evq_sample_place *place,
                                      struct evq_sample_file *ret,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* Removes all samples of a run, as far as this machine has them. Other files in the directory stay.
- * Returns how many files were removed. */
-int64_t evq_sample_files_remove(const struct evq_cli *cli, const char *run);
 
 #endif

@@ -1,34 +1,60 @@
-#include "producer/cli/samples/pairing.h"
+#include "shared/samples/pairing.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/config.h"
 #include "shared/queue/result.h"
+
+enum evq_status evq_pairing_make(struct evq_samples_set *a, struct evq_samples_set *b,
+                                 struct evq_pairing *ret, struct evq_error *err)
+{
+    *ret = (struct evq_pairing){.a = a, .b = b};
+    const enum evq_status status = evq_samples_pairs_make(a, b, &ret->pairs, err);
+
+    if (status == EVQ_OK && ret->pairs.count == 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'%s' (%zu items) and '%s' (%zu items) have no item in common",
+                             a->path, a->count, b->path, b->count);
+    }
+    return status;
+}
+
+enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
+                                        const struct evq_sample_file *b, bool texts,
+                                        const struct evq_samples_limits *limits,
+                                        struct evq_pairing *ret, struct evq_error *err)
+{
+    struct evq_samples_set *left = NULL;
+    struct evq_samples_set *right = NULL;
+    enum evq_status status = evq_samples_set_read_within(a->path, texts, limits, &left, err);
+
+    *ret = (struct evq_pairing){.a = NULL};
+    if (status == EVQ_OK) {
+        status = evq_samples_set_read_within(b->path, texts, limits, &right, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_pairing_make(left, right, ret, err);
+        ret->owns_sets = true;
+    } else {
+        evq_samples_set_free(left);
+    }
+    return status;
+}
 
 enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
                                  bool texts, struct evq_pairing *ret, struct evq_error *err)
 {
-    *ret = (struct evq_pairing){.a = NULL};
-    enum evq_status status = evq_samples_set_read(a->path, texts, &ret->a, err);
-    if (status == EVQ_OK) {
-        status = evq_samples_set_read(b->path, texts, &ret->b, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_samples_pairs_make(ret->a, ret->b, &ret->pairs, err);
-    }
-    if (status == EVQ_OK && ret->pairs.count == 0) {
-        status = evq_error_set(err, EVQ_E_INVALID,
-                               "'%s' (%zu items) and '%s' (%zu items) have no item in common",
-                               a->path, ret->a->count, b->path, ret->b->count);
-    }
-    return status;
+    return evq_pairing_open_within(a, b, texts, NULL, ret, err);
 }
 
 void evq_pairing_close(struct evq_pairing *pairing)
 {
     free(pairing->pairs.pairs);
-    evq_samples_set_free(pairing->a);
-    evq_samples_set_free(pairing->b);
+    if (pairing->owns_sets) {
+        evq_samples_set_free(pairing->a);
+        evq_samples_set_free(pairing->b);
+    }
     *pairing = (struct evq_pairing){.a = NULL};
 }
 

@@ -1,10 +1,11 @@
 /*
- * Pairs the samples of two checkpoints item by item, for compare, diff, gate and best. One thread.
+ * Pairs the samples of two checkpoints item by item, for compare, diff, gate, best and the gateway.
+ * One thread.
  */
-#ifndef EVQ_CLI_PAIRING_H
-#define EVQ_CLI_PAIRING_H
+#ifndef EVQ_SAMPLES_PAIRING_H
+#define EVQ_SAMPLES_PAIRING_H
 
-#include "producer/cli/samples/sample_files.h"
+#include "shared/samples/samples_find.h"
 #include "shared/samples/samples_set.h"
 #include "shared/statistics/paired.h"
 
@@ -14,6 +15,7 @@ struct evq_pairing {
     struct evq_samples_set *a; // The baseline.
     struct evq_samples_set *b; // The candidate.
     struct evq_samples_pairs pairs;
+    bool owns_sets;
 };
 
 /* Reads both files and pairs their items. texts: outputs and targets are kept. Close it whatever
@@ -21,6 +23,15 @@ struct evq_pairing {
 enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
                                  bool texts, struct evq_pairing *ret,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same, but refuses larger files. limits NULL: those of the format. */
+enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
+                                        const struct evq_sample_file *b, bool texts,
+                                        const struct evq_samples_limits *limits,
+                                        struct evq_pairing *ret,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same for two sets, which the caller keeps longer than the pairing and frees itself. */
+enum evq_status evq_pairing_make(struct evq_samples_set *a, struct evq_samples_set *b,
+                                 struct evq_pairing *ret, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_pairing_close(struct evq_pairing *pairing);
 
 /* Chooses the score: `wanted`, or the first of the file if it is NULL. EVQ_E_NOT_FOUND: a side does
