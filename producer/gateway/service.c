@@ -13,6 +13,7 @@
 #include "producer/gateway/http/http_server.h"
 #include "producer/gateway/http/listen.h"
 #include "producer/gateway/lmms/pins.h"
+#include "producer/gateway/samples/step_cache.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
@@ -23,6 +24,8 @@
 #define DESCRIPTORS_REST 128 // Descriptors for other uses than connections.
 #define STREAMS_MAX      256
 #define WAITING_MAX      1024
+#define SAMPLES_THREADS  2 // Reading samples uses no more CPUs than that.
+#define SAMPLES_WAITING  64
 #define REPLY_MS         60000
 #define FIRST_READ_MS                                                                              \
     3000 // How long to read the stream of results before clients may ask for events.
@@ -34,7 +37,9 @@ struct service {
     struct evq_events *events;
     _Atomic(struct evq_http_server *) server;
     struct evq_thread_pool *pool;
+    struct evq_thread_pool *samples; // For requests that read samples.
     struct evq_pins *pins;
+    struct evq_step_cache *steps;
     char where[80];
 };
 
@@ -128,14 +133,23 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
     if (status == EVQ_OK) {
         status = evq_pins_start(service->config, &service->pins, err);
     }
-    const struct evq_thread_pool_config pool = {.config = service->config,
-                                                .events = service->events,
-                                                .pins = service->pins,
-                                                .threads = options->threads,
-                                                .waiting_max = WAITING_MAX,
-                                                .on_done = evq_http_server_done};
+    if (status == EVQ_OK) {
+        status = evq_step_cache_open(&service->steps, err);
+    }
+    struct evq_thread_pool_config pool = {.config = service->config,
+                                          .events = service->events,
+                                          .pins = service->pins,
+                                          .steps = service->steps,
+                                          .threads = options->threads,
+                                          .waiting_max = WAITING_MAX,
+                                          .on_done = evq_http_server_done};
     if (status == EVQ_OK) {
         status = evq_thread_pool_start(&pool, &service->pool, err);
+    }
+    if (status == EVQ_OK) {
+        pool.threads = SAMPLES_THREADS;
+        pool.waiting_max = SAMPLES_WAITING;
+        status = evq_thread_pool_start(&pool, &service->samples, err);
     }
     if (status != EVQ_OK) {
         (void)close(fd); // Nobody accepts on it.
@@ -144,6 +158,7 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
     const struct evq_http_server_config server = {.listen_fd = fd,
                                                   .admission = &service->admission,
                                                   .direct = &service->direct,
+                                                  .samples = service->samples,
                                                   .connections_max = connections_allowed(),
                                                   .streams_max = STREAMS_MAX,
                                                   .receive_ms = options->patience_ms,
@@ -241,9 +256,11 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
     }
     evq_events_stop(service.events);
     evq_thread_pool_stop(service.pool);
+    evq_thread_pool_stop(service.samples);
     evq_pins_stop(service.pins);
     evq_http_server_stop(service.server);
     evq_events_free(service.events);
+    evq_step_cache_close(service.steps);
     evq_tokens_free(service.admission.tokens);
     evq_rate_free(service.admission.rate);
     evq_file_close(&signal_fd);

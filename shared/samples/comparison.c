@@ -146,6 +146,8 @@ json_t *evq_comparison_json(const struct evq_comparison *comparison, const char 
         (void)json_object_set_new(
             one, "standard_error",
             isfinite(paired->standard_error) ? json_real(paired->standard_error) : json_null());
+        (void)json_object_set_new(one, "higher_is_better",
+                                  json_boolean(evq_pairing_higher(row->score)));
         (void)json_object_set_new(one, "method",
                                   json_string(evq_paired_method_name(paired->method)));
         const struct {

@@ -66,3 +66,17 @@ void evq_proportion_interval(uint64_t count, uint64_t wins, uint64_t losses, dou
     *ret_high =
         difference >= 1.0 ? 1.0 : passes(n, (double)wins, (double)losses, -z, difference, 1.0);
 }
+
+void evq_proportion_wilson(uint64_t count, uint64_t ones, double confidence, double *ret_low,
+                           double *ret_high)
+{
+    const double n = (double)count;
+    const double share = (double)ones / n;
+    const double z = evq_normal_quantile(0.5 + 0.5 * confidence);
+    const double scale = 1.0 + z * z / n;
+    const double middle = (share + z * z / (2.0 * n)) / scale;
+    const double reach = z * sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n)) / scale;
+
+    *ret_low = ones == 0 ? 0.0 : middle - reach;
+    *ret_high = ones == count ? 1.0 : middle + reach;
+}

@@ -1,7 +1,7 @@
 /*
- * Right and wrong answers of two sides to the same items. Any thread. wins: items that only the
- * candidate has right; losses: items that only the baseline has right. docs/statistics.md names the
- * sources.
+ * Right and wrong answers, of one side or of two sides to the same items. Any thread. wins: items
+ * that only the candidate has right; losses: items that only the baseline has right.
+ * docs/statistics.md names the sources.
  */
 #ifndef EVQ_STATISTICS_PROPORTION_H
 #define EVQ_STATISTICS_PROPORTION_H
@@ -15,5 +15,9 @@ double evq_proportion_mcnemar(uint64_t wins, uint64_t losses);
  * or more, wins + losses at most count. */
 void evq_proportion_interval(uint64_t count, uint64_t wins, uint64_t losses, double confidence,
                              double *ret_low, double *ret_high);
+
+/* Wilson's score interval of ones / count, two-sided at `confidence`. count is 1 or more. */
+void evq_proportion_wilson(uint64_t count, uint64_t ones, double confidence, double *ret_low,
+                           double *ret_high);
 
 #endif

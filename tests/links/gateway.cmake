@@ -1,5 +1,5 @@
 # Without libmicrohttpd there is no gateway to test.
-foreach(test test_gateway test_gateway_hostile test_gateway_api test_gateway_events test_gateway_parts test_gateway_lmms test_gateway_metrics test_bad_commands test_bad_requests)
+foreach(test test_gateway test_gateway_hostile test_gateway_api test_gateway_events test_gateway_parts test_gateway_lmms test_gateway_metrics test_gateway_samples test_bad_commands test_bad_requests)
     if(TARGET ${test} AND TARGET evq_gateway)
         evq_test_link(${test} evq_gateway)
         add_dependencies(${test} evalq-gateway)
@@ -10,4 +10,7 @@ foreach(test test_gateway test_gateway_hostile test_gateway_api test_gateway_eve
 endforeach()
 if(TARGET test_gateway AND TARGET evalq-gateway)
     add_dependencies(test_gateway evalq_cli evalq-logger)
+endif()
+if(TARGET test_gateway_samples AND TARGET evalq-gateway)
+    add_dependencies(test_gateway_samples evalq_cli)
 endif()

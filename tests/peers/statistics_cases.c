@@ -11,6 +11,7 @@
 #include "shared/statistics/bootstrap.h"
 #include "shared/statistics/distribution.h"
 #include "shared/statistics/holm.h"
+#include "shared/statistics/mean.h"
 #include "shared/statistics/non_inferiority.h"
 #include "shared/statistics/paired.h"
 #include "shared/statistics/proportion.h"
@@ -170,6 +171,21 @@ static void answer_holm(const json_t *ask)
     free(p);
 }
 
+static void answer_mean(const json_t *ask)
+{
+    size_t count = 0;
+    struct evq_mean mean;
+    struct evq_error err;
+    double *values = numbers(ask, "values", &count);
+
+    if (evq_mean_interval(values, count, NULL, NULL, 0, number(ask, "confidence"), &mean, &err) !=
+        EVQ_OK) {
+        refuse(err.message);
+    }
+    printf("{\"mean\": %.17g, \"low\": %.17g, \"high\": %.17g}\n", mean.mean, mean.low, mean.high);
+    free(values);
+}
+
 int main(void)
 {
     char *line = NULL;
@@ -188,6 +204,8 @@ int main(void)
             answer_functions(ask);
         } else if (strcmp(op, "holm") == 0) {
             answer_holm(ask);
+        } else if (strcmp(op, "mean") == 0) {
+            answer_mean(ask);
         } else {
             refuse("an op is unknown");
         }

@@ -21,6 +21,7 @@ from statsmodels.regression.linear_model import WLS
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import normal_sample_size_one_tail
+from statsmodels.stats.proportion import proportion_confint
 
 BUILD = os.environ.get(
     "EVALQ_TEST_BUILD", os.path.join(os.path.dirname(__file__), "../../build/default")
@@ -269,6 +270,28 @@ class StatisticsTest(unittest.TestCase):
         for case, answer in zip(cases, ask(cases)):
             for ours, theirs in zip(answer["p"], multipletests(case["p"], method="holm")[1]):
                 self.assert_close(ours, theirs, "Holm")
+
+    def test_interval_of_a_mean_equals_theirs(self) -> None:
+        cases = []
+        for number in range(CASES):
+            count = int(10 ** self.random.uniform(0.4, 3.3))
+            share = float(self.random.random()) ** 2
+            binary = (self.random.random(count) < share).astype(float)
+            values = binary if number % 2 else self.random.normal(1, 3, count)
+            confidence = float(self.random.uniform(0.5, 0.999))
+            cases.append({"op": "mean", "values": values.tolist(), "confidence": confidence})
+        for number, (case, answer) in enumerate(zip(cases, ask(cases))):
+            values, confidence = np.array(case["values"]), case["confidence"]
+            if number % 2:  # Right and wrong answers.
+                theirs = proportion_confint(
+                    values.sum(), len(values), alpha=1 - confidence, method="wilson"
+                )
+            else:
+                theirs = stats.ttest_1samp(values, 0).confidence_interval(confidence)
+            for ours, wanted in zip((answer["low"], answer["high"]), theirs):
+                self.assertTrue(
+                    abs(ours - wanted) <= TOLERANCE * max(1, abs(wanted)), (case, answer, theirs)
+                )
 
     def test_items_needed_equal_statsmodels(self) -> None:
         cases = []

@@ -14,6 +14,7 @@
 #include "shared/statistics/bootstrap.h"
 #include "shared/statistics/distribution.h"
 #include "shared/statistics/holm.h"
+#include "shared/statistics/mean.h"
 #include "shared/statistics/non_inferiority.h"
 #include "shared/statistics/paired.h"
 #include "shared/statistics/proportion.h"
@@ -58,6 +59,36 @@ static void statistics_mcnemar_is_exact(void **state)
     evq_proportion_interval(100, 0, 0, 0.95, &low, &high);
     assert_near(low, -3.8414588206941254 / 103.8414588206941254, 1e-10);
     assert_near(high, 3.8414588206941254 / 103.8414588206941254, 1e-10);
+}
+
+static void statistics_mean_has_the_interval_of_its_values(void **state)
+{
+    static const double right[] = {1, 0, 1, 0, 0, 1, 0, 0, 0, 0};
+    static const double real[] = {0.2, 1.5, 0.7, 2.2, 1.1, 0.4, 1.9, 0.8};
+    static const uint32_t alone[] = {0, 0, 0, 0, 0, 0, 0, 0};
+    struct evq_mean mean;
+    struct evq_error err = {.message = ""};
+    double low = 0;
+    double high = 0;
+
+    (void)state;
+    assert_int_equal(evq_mean_interval(right, 10, NULL, NULL, 0, 0.95, &mean, NULL), EVQ_OK);
+    assert_near(mean.mean, 0.3, 1e-13);
+    assert_near(mean.low, 0.10779126740630103, 1e-12); // Wilson.
+    assert_near(mean.high, 0.6032218525388546, 1e-12);
+    evq_proportion_wilson(10, 0, 0.95, &low, &high);
+    assert_true(low == 0.0);
+    assert_near(high, 0.2775327998628892, 1e-12);
+    evq_proportion_wilson(10, 10, 0.95, &low, &high);
+    assert_near(low, 1 - 0.2775327998628892, 1e-12);
+    assert_true(high == 1.0);
+    assert_int_equal(evq_mean_interval(real, 8, NULL, NULL, 0, 0.95, &mean, NULL), EVQ_OK);
+    assert_near(mean.mean, 1.1, 1e-13);
+    const double reach = mean.standard_error * evq_student_quantile(0.975, 7);
+    assert_near(mean.low, 1.1 - reach, 1e-12);
+    assert_near(mean.high, 1.1 + reach, 1e-12);
+    assert_int_equal(evq_mean_interval(real, 8, NULL, alone, 1, 0.95, &mean, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_mean_interval(real, 0, NULL, NULL, 0, 0.95, &mean, &err), EVQ_E_INVALID);
 }
 
 static const double before[] = {0.2, 1.5, 0.7, 2.2, 1.1, 0.4, 1.9, 0.8};
@@ -370,6 +401,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(statistics_distributions_equal_stored_values),
         cmocka_unit_test(statistics_mcnemar_is_exact),
+        cmocka_unit_test(statistics_mean_has_the_interval_of_its_values),
         cmocka_unit_test(statistics_t_equals_stored_values),
         cmocka_unit_test(statistics_wins_follow_the_direction),
         cmocka_unit_test(statistics_bootstrap_repeats_with_its_seed),

@@ -3,10 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define JOB "/v1/jobs/{run}/{step}/{variant}/{suite}" // The four parts of a job's id.
+#define JOB     "/v1/jobs/{run}/{step}/{variant}/{suite}" // The four parts of a job's id.
+#define SAMPLES "/v1/samples/{run}/{step}"
 
 /* HELD routes are those of LMMS-Eval whose clients lose the job after the first error. */
-enum { DIRECT = 0, PROMPT = 5000, HELD = 10000, HELD_LONG = 60000 };
+enum { DIRECT = 0, PROMPT = 5000, HELD = 10000, HELD_LONG = 60000, FILES = EVQ_ROUTE_SAMPLES_MS };
 
 const struct evq_route evq_routes[] = {
     {"GET", "/healthz", EVQ_HTTP_OPEN, DIRECT, evq_api_health},
@@ -30,6 +31,11 @@ const struct evq_route evq_routes[] = {
     {"GET", "/v1/runs/{run}", EVQ_HTTP_READ, PROMPT, evq_api_run},
     {"GET", "/v1/runs/{run}/results", EVQ_HTTP_READ, PROMPT, evq_api_run_results},
     {"GET", "/v1/runs/{run}/best", EVQ_HTTP_READ, PROMPT, evq_api_run_best},
+    {"GET", "/v1/runs/{run}/significance", EVQ_HTTP_READ, FILES, evq_api_significance},
+    {"GET", SAMPLES, EVQ_HTTP_READ, FILES, evq_api_samples},
+    {"GET", SAMPLES "/items", EVQ_HTTP_READ, FILES, evq_api_samples_items},
+    {"GET", "/v1/compare", EVQ_HTTP_READ, FILES, evq_api_compare},
+    {"GET", "/v1/diff", EVQ_HTTP_READ, FILES, evq_api_diff},
     {"GET", "/health", EVQ_HTTP_LMMS, PROMPT, evq_lmms_health},
     {"POST", "/evaluate", EVQ_HTTP_LMMS, HELD, evq_lmms_evaluate},
     {"GET", "/jobs/{job_id}", EVQ_HTTP_LMMS, HELD_LONG, evq_lmms_job},

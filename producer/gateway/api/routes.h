@@ -11,6 +11,7 @@
 
 struct evq_events;             // producer/gateway/api/events.h
 struct evq_pins;               // producer/gateway/lmms/pins.h
+struct evq_step_cache;         // producer/gateway/samples/step_cache.h
 struct evq_checkpoint_watcher; // shared/checkpoint/checkpoint_watcher.h
 
 /* Passed to handlers. Each pool thread has its own. */
@@ -19,6 +20,7 @@ struct evq_api {
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
     struct evq_pins *pins;
+    struct evq_step_cache *steps;           // Shared by all threads.
     struct evq_checkpoint_watcher *watcher; // Shared by all threads.
 };
 
@@ -27,6 +29,10 @@ struct evq_api {
  * may be repeated). */
 typedef void (*evq_http_handler)(struct evq_api *api, struct evq_http_request *request,
                                  struct evq_http_reply *reply);
+
+/* Requests that read samples wait so long, for threads of their own, because a long file takes
+ * seconds. */
+#define EVQ_ROUTE_SAMPLES_MS 30000
 
 struct evq_route {
     const char *method; // "GET" serves HEAD too.
@@ -75,6 +81,12 @@ EVQ_HTTP_HANDLER(evq_api_runs);
 EVQ_HTTP_HANDLER(evq_api_run);
 EVQ_HTTP_HANDLER(evq_api_run_results);
 EVQ_HTTP_HANDLER(evq_api_run_best);
+/* producer/gateway/samples/ */
+EVQ_HTTP_HANDLER(evq_api_samples);
+EVQ_HTTP_HANDLER(evq_api_samples_items);
+EVQ_HTTP_HANDLER(evq_api_compare);
+EVQ_HTTP_HANDLER(evq_api_diff);
+EVQ_HTTP_HANDLER(evq_api_significance);
 
 /* lmms.c: LMMS-Eval's own endpoints. */
 void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,

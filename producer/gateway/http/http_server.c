@@ -416,7 +416,10 @@ static enum MHD_Result on_whole(struct call *call)
             link_phase(call, WORKING);
             call->progress = GIVEN;
             MHD_suspend_connection(call->connection);
-            if (!evq_thread_pool_add(call->server->pool, exchange)) {
+            struct evq_thread_pool *pool = exchange->route->waits_ms == EVQ_ROUTE_SAMPLES_MS
+                                               ? call->server->config.samples
+                                               : call->server->pool;
+            if (!evq_thread_pool_add(pool, exchange)) {
                 evq_http_reply_error(&exchange->reply, 503, "busy",
                                      "too many requests are waiting");
                 evq_http_reply_header(&exchange->reply, "Retry-After", "1");

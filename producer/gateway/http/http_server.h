@@ -20,6 +20,7 @@ struct evq_http_server_config {
     int listen_fd;                   // Owned by the server, also if starting fails.
     struct evq_admission *admission; // Borrowed, as is `direct`.
     struct evq_api *direct;          // Passed to handlers of direct routes.
+    struct evq_thread_pool *samples; // Gets requests that read samples.
     uint32_t connections_max;
     uint32_t streams_max;
     int64_t receive_ms;

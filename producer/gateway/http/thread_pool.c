@@ -138,10 +138,11 @@ static bool handle(struct evq_thread_pool *pool, struct thread *thread,
                           .queue = thread->queue,
                           .events = pool->config.events,
                           .pins = pool->config.pins,
+                          .steps = pool->config.steps,
                           .watcher = pool->watcher};
 
     if (evq_clock_mono_ms() - exchange->queued_ms > exchange->route->waits_ms) {
-        answer_busy(exchange, "too many requests are waiting for Redis");
+        answer_busy(exchange, "too many requests are waiting");
         return true;
     }
     evq_json_memory_clear();

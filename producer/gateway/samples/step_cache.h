@@ -1,0 +1,37 @@
+/*
+ * Remembers what was computed from samples files, so that the curve of a run is not computed again
+ * for each new step. It holds the newest EVQ_STEP_CACHE_ENTRIES numbers. Any thread.
+ */
+#ifndef EVQ_GATEWAY_STEP_CACHE_H
+#define EVQ_GATEWAY_STEP_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shared/base/error.h"
+
+#define EVQ_STEP_CACHE_ENTRIES 8192
+
+struct evq_step_cache;
+
+struct evq_step_numbers {
+    int64_t items;
+    double value; // The mean of a step, or its difference to another step.
+    double standard_error;
+    double low;
+    double high;
+    double p;        // Of a difference.
+    char error[128]; // Why there are no numbers. "": there are.
+};
+
+enum evq_status evq_step_cache_open(struct evq_step_cache **ret_cache,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_step_cache_close(struct evq_step_cache *cache); // Accepts NULL.
+
+/* The text names the files, their versions and the score. false: nothing is remembered. */
+bool evq_step_cache_get(struct evq_step_cache *cache, const char *text,
+                        struct evq_step_numbers *ret);
+void evq_step_cache_put(struct evq_step_cache *cache, const char *text,
+                        const struct evq_step_numbers *numbers);
+
+#endif
