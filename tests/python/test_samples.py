@@ -330,6 +330,57 @@ class SamplesTest(SceneTest):
         # The table of runs is as it was.
         self.assertEqual(self.scene.evalq("compare", "pair", "pair").returncode, 0)
 
+    def test_compare_of_one_run_finds_the_last_significant_change(self) -> None:
+        for step in (1, 2, 3):
+            self.submit("steps", step, "quiz")
+        found = self.ok("compare", "steps")
+        self.assertEqual({row["run"] for row in found["metrics"]}, {"steps"})
+        rows = {row["metric"]: row for row in found["steps"]}
+        acc, chars = rows["acc"], rows["chars"]
+        # Steps 2 and 3 have the same answers; step 1 has 8 fewer right.
+        self.assertEqual((acc["last_step"], acc["best_step"], acc["best"]), (3, 2, 0.77))
+        self.assertEqual((acc["best_differs"], acc["best_p_corrected"]), (False, 1))
+        pair = self.ok("compare", "steps@1", "steps@3", "--metric", "acc")["metrics"][0]
+        # Holm: p is the third smallest of four, and the two of `chars` are 0.
+        self.assertEqual(found["compared"], 4)
+        self.assertIsNone(acc["last_significant_change"])
+        self.assertTrue(abs(pair["p"] - 0.03857421875) <= 1e-12)
+        alone = self.ok("compare", "steps", "--metric", "acc")
+        self.assertEqual((alone["compared"], len(alone["steps"])), (2, 1))
+        change = self.ok("compare", "steps", "--metric", "eval/quiz/chars")["steps"][0]
+        self.assertEqual(change["metric"], "chars")
+        change = change["last_significant_change"]
+        self.assertEqual((change["from_step"], change["to_step"]), (2, 3))
+        self.assertTrue(abs(change["difference"] - 1) <= 1e-12)
+        self.assertLess(change["p_corrected"], 0.05)
+        self.assertEqual((chars["best_step"], chars["best_differs"]), (3, False))
+        shown = self.scene.evalq("compare", "steps").stdout
+        self.assertRegex(shown, r"quiz/acc +3 +0.77 +2 +0.77 +no \(p 1\) +none in 3 steps")
+        self.assertRegex(shown, r"quiz/chars +3 .* it is the last +2 to 3: \+1 \(p 0\)")
+        # Several runs have no such table.
+        self.assertNotIn("steps", self.ok("compare", "steps", "steps"))
+
+    def test_compare_of_one_run_leaves_out_other_suites_and_names_bad_files(self) -> None:
+        for step in (1, 2, 3):
+            self.submit("mixed", step, "quiz")
+        path = os.path.join(self.scene.out, "samples", "mixed/1/regular/quiz/quiz.jsonl.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            header, *lines = file.readlines()
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            file.writelines(
+                [json.dumps({**json.loads(header), "suite_digest": "0" * 32}) + "\n", *lines]
+            )
+        found = self.ok("compare", "mixed")
+        self.assertEqual((found["left_out"], found["compared"]), (1, 2))
+        self.assertIn("1 samples files were left out", self.scene.evalq("compare", "mixed").stderr)
+        with open(path, "wb") as binary:
+            binary.write(b"no gzip")
+        done = self.scene.evalq("compare", "mixed")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("eval/quiz/acc", done.stdout)  # The results are there all the same.
+        self.assertIn(path, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
     def test_compare_refuses_samples_of_other_suites_and_data(self) -> None:
         self.submit("other", 1, "quiz")
         self.submit("other", 2, "quiz")

@@ -1,5 +1,6 @@
 /*
- * evalq compare: the metrics of several runs beside each other, or two checkpoints item by item.
+ * evalq compare: the metrics of several runs beside each other, the steps of one run, or two
+ * checkpoints item by item.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -11,6 +12,7 @@
 #include "producer/cli/json.h"
 #include "producer/cli/samples/paired_table.h"
 #include "producer/cli/samples/sample_files.h"
+#include "producer/cli/samples/step_changes.h"
 #include "producer/cli/table.h"
 #include "producer/cli/verbs.h"
 
@@ -170,7 +172,8 @@ static json_t *number_json(double value)
                                                       : "-Infinity");
 }
 
-static enum evq_status print_json(const struct comparison *to, struct evq_error *err)
+static enum evq_status print_json(const struct comparison *to,
+                                  const struct evq_step_changes *changes, struct evq_error *err)
 {
     json_t *list = json_array();
 
@@ -188,7 +191,28 @@ static enum evq_status print_json(const struct comparison *to, struct evq_error 
         }
         (void)json_array_append_new(list, row);
     }
-    return evq_json_print(json_pack("{s:o}", "metrics", list), err);
+    if (to->cli->options.arg_count > 1) {
+        return evq_json_print(json_pack("{s:o}", "metrics", list), err);
+    }
+    return evq_json_print(json_pack("{s:o, s:o, s:I, s:I, s:s}", "metrics", list, "steps",
+                                    evq_step_changes_json(changes), "compared",
+                                    (json_int_t)changes->compared, "left_out",
+                                    (json_int_t)changes->others, "correction", "holm"),
+                          err);
+}
+
+static enum evq_status print(const struct comparison *to, const struct evq_step_changes *changes,
+                             struct evq_error *err)
+{
+    if (to->cli->terminal.json) {
+        return print_json(to, changes, err);
+    }
+    const enum evq_status status = to->count > 0 ? print_table(to, err) : EVQ_OK;
+
+    if (status == EVQ_OK && to->count > 0 && changes->count > 0) {
+        (void)printf("\n");
+    }
+    return status == EVQ_OK ? evq_step_changes_print(to->cli, changes, err) : status;
 }
 
 static enum evq_status read_runs(struct comparison *to, struct evq_error *none,
@@ -217,6 +241,7 @@ static enum evq_status read_runs(struct comparison *to, struct evq_error *none,
 static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct comparison to = {.cli = cli, .filter = evq_option_text(&cli->options, "metric", NULL)};
+    struct evq_step_changes changes = {.count = 0};
     struct evq_error none = {.status =
                                  EVQ_OK}; // A run without a result; reported after the others.
     enum evq_status status = EVQ_OK;
@@ -233,21 +258,29 @@ static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK) {
         status = read_runs(&to, &none, err);
     }
+    enum evq_status refused = EVQ_OK; // Samples that cannot be read do not hide the results.
+    if (status == EVQ_OK && cli->options.arg_count == 1) {
+        refused = evq_step_changes_make(cli, evq_cli_arg(cli, 0), to.filter, &changes, err);
+    }
     if (status == EVQ_OK && to.count > 0) {
         qsort(to.all, to.count, sizeof *to.all, by_key);
-        status = cli->terminal.json ? print_json(&to, err) : print_table(&to, err);
     }
-    if (status == EVQ_OK && none.status != EVQ_OK) {
+    if (status == EVQ_OK && to.count + changes.count > 0) {
+        status = print(&to, &changes, err);
+    }
+    status = status == EVQ_OK ? refused : status;
+    if (status == EVQ_OK && none.status != EVQ_OK && changes.count == 0) {
         *err = none;
         status = none.status;
     }
+    evq_step_changes_free(&changes);
     free(to.all);
     return status;
 }
 
 static const struct evq_option options[] = {
     {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
-     "compare only this metric, such as eval/digits/accuracy; for two checkpoints a score, such as "
+     "compare only this metric, such as eval/digits/accuracy; for samples a score, such as "
      "accuracy",
      0, 0},
     {"bootstrap", 0, EVQ_OPTION_FLAG, NULL,
@@ -259,10 +292,14 @@ static const struct evq_option options[] = {
 const struct evq_verb evq_verb_compare = {
     .name = "compare",
     .arguments = "RUN... or RUN@STEP RUN@STEP [--metric KEY] [--task TASK]",
-    .summary = "Print the metrics of several runs, or of two checkpoints, beside each other",
+    .summary = "Print the metrics of runs, or of two checkpoints, beside each other",
     .description =
         "Prints, for each metric, one line per run: the best value, the last value, and their "
-        "steps. The best run is starred.\n\nWith two checkpoints, compares their samples item by "
+        "steps. The best run is starred.\n\nWith one run, a second table follows for the scores "
+        "that have samples. It compares each earlier step with the last one, item by item, and "
+        "says whether the best step differs significantly from the last. The last significant "
+        "change is that since the latest step which differs from the last one.\n\nWith two "
+        "checkpoints, compares their samples item by "
         "item and prints for each score both means, their difference with its 95 % interval, and "
         "a p-value that is corrected for the number of comparisons. docs/statistics.md defines "
         "the numbers.\n\nExit code 3: a run has no result, or a checkpoint has no samples. The "
