@@ -123,7 +123,7 @@ def joined_dcp(folder):
     """By the package's reader: that of torch would run what the index says."""
     sys.path.append(PACKAGE)
     try:
-        from evalq._weights import load_weights
+        from evalq._checkpoint.weights import load_weights
     except ImportError as fault:
         raise Refused(f"'{folder}' is a distributed checkpoint, which evalq's Python package reads: {fault}") from fault
     try:

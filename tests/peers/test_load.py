@@ -19,7 +19,7 @@ import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
 
-from evalq._weights import load_weights
+from evalq._checkpoint.weights import load_weights
 
 SEED = int(os.environ.get("EVALQ_SEED") or random.randrange(1 << 30))
 CASES = int(os.environ.get("EVALQ_CASES") or 200)

@@ -18,7 +18,8 @@ import torch  # noqa: E402
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
 
-from evalq import Client, _state_copy  # noqa: E402
+from evalq import Client  # noqa: E402
+from evalq._snapshots import state_copy  # noqa: E402
 from evalq.integrations.lightning import EvalqCallback as LightningCallback  # noqa: E402
 from evalq.integrations.lightning_files import own_file  # noqa: E402
 from evalq.integrations.transformers import EvalqCallback as TransformersCallback  # noqa: E402
@@ -107,7 +108,7 @@ class ReserveTest(unittest.TestCase):
         submit = Client.submit_state_dict
 
         def noted(client: Client, state: Any, **options: Any) -> bool:
-            size = _state_copy.plan_layout(state).data_bytes
+            size = state_copy.plan_layout(state).data_bytes
             until(lambda: client._snapshots is not None and client._snapshots.reserved >= size, "the memory is ready")
             found.append(options["step"])
             return submit(client, state, **options)

@@ -25,10 +25,10 @@ from torch.distributed import checkpoint  # noqa: E402
 
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
-from evalq import _state_copy  # noqa: E402
-from evalq._host_memory import HostMemory  # noqa: E402
-from evalq._safetensors import read_safetensors_torch  # noqa: E402
-from evalq._weights import load_into, load_weights  # noqa: E402
+from evalq._snapshots import state_copy  # noqa: E402
+from evalq._snapshots.host_memory import HostMemory  # noqa: E402
+from evalq._checkpoint.safetensors import read_safetensors_torch  # noqa: E402
+from evalq._checkpoint.weights import load_into, load_weights  # noqa: E402
 
 CONFIG = NATIVE.replace(
     "suites:",
@@ -203,12 +203,12 @@ class TensorTest(unittest.TestCase):
         state["empty"] = torch.zeros(0, 3)
         tied = torch.nn.Parameter(torch.randn(4, 5))
         state.update({"embed.weight": tied, "head.weight": tied})
-        planned = _state_copy.plan_layout(state)
-        copy = _state_copy.StateCopier().copy(planned, None)
+        planned = state_copy.plan_layout(state)
+        copy = state_copy.StateCopier().copy(planned, None)
         copy.wait()
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "x.safetensors")
-            _state_copy.write_file(path, copy)
+            state_copy.write_file(path, copy)
             theirs, ours = load_file(path), read_safetensors_torch(path)
         self.assertEqual(planned.tied, {"head.weight": "embed.weight"})
         for name, value in state.items():
@@ -220,9 +220,9 @@ class TensorTest(unittest.TestCase):
                 self.assertEqual(theirs[name].dtype, value.dtype)
 
     def copied(self, state: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        copy = _state_copy.StateCopier().copy(_state_copy.plan_layout(state), None)
+        copy = state_copy.StateCopier().copy(state_copy.plan_layout(state), None)
         with tempfile.TemporaryDirectory() as directory:
-            _state_copy.write_file(os.path.join(directory, "x.safetensors"), copy)
+            state_copy.write_file(os.path.join(directory, "x.safetensors"), copy)
             return read_safetensors_torch(os.path.join(directory, "x.safetensors"))
 
     def test_tensors_made_of_others_are_not_taken_for_one(self) -> None:

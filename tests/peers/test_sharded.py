@@ -33,7 +33,7 @@ SETTINGS["lr_scheduler_type"] = "constant"
 def digest_of(checkpoint: str) -> str:
     """Of its weights, as tiny_gpt2.py has it of a model's."""
     import tiny_gpt2
-    from evalq._weights import load_into, load_weights
+    from evalq._checkpoint.weights import load_into, load_weights
 
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_gpt2.make_trainer(folder).model
@@ -149,7 +149,7 @@ class IndexTest(unittest.TestCase):
     """The index of a distributed checkpoint is a pickle."""
 
     def load(self, index: Any) -> None:
-        from evalq._weights import load_weights
+        from evalq._checkpoint.weights import load_weights
 
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, ".metadata"), "wb") as file:

@@ -9,7 +9,7 @@ import unittest
 
 import scene  # noqa: F401
 
-from evalq._deepspeed import deepspeed_file
+from evalq._checkpoint.deepspeed import deepspeed_file
 
 
 class DeepspeedTest(unittest.TestCase):

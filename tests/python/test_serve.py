@@ -19,9 +19,9 @@ from unittest import mock
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 from evalq._serving import Checkpoint, Task, recreated_after_failure
-from evalq._safetensors import safetensors_files
+from evalq._checkpoint.safetensors import safetensors_files
 from evalq._trainer_evaluator import TrainerEvaluator, _load_adapter, make_trainer_evaluator
-from evalq._weights import find_state_dict, load_weights, torch_files
+from evalq._checkpoint.weights import find_state_dict, load_weights, torch_files
 from evalq.lm_eval import Harness
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -317,22 +317,22 @@ class WhichWeightsTest(unittest.TestCase):
             os.unlink(os.path.join(path, "model.safetensors.index.json"))
             with open(os.path.join(path, ".metadata"), "wb"):
                 pass
-            with mock.patch("evalq._weights._is_installed", return_value=True):
-                with mock.patch("evalq._weights.load_torch", side_effect=EOFError) as asked:
+            with mock.patch("evalq._checkpoint.weights._is_installed", return_value=True):
+                with mock.patch("evalq._checkpoint.weights.load_torch", side_effect=EOFError) as asked:
                     self.assertRaises(EOFError, load_weights, path, "regular", "torch")
             asked.assert_called_once_with(os.path.join(path, "pytorch_model.bin"))
 
     def test_regular_weights_are_not_taken_for_averages(self) -> None:
         with self.assertRaisesRegex(ValueError, "no EMA weights.*'x.pt' holds model, epoch"):
             self.chosen({"model": {"w": Tensor(1)}, "epoch": 3}, "ema")
-        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._weights._is_installed", return_value=True):
+        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._checkpoint.weights._is_installed", return_value=True):
             os.mkdir(os.path.join(path, "pytorch_model_fsdp_0"))
             with open(os.path.join(path, "pytorch_model_fsdp_0", ".metadata"), "wb"):
                 pass
             with self.assertRaisesRegex(ValueError, "no EMA weights beside"):
                 load_weights(path, "ema", "torch")
             os.mkdir(os.path.join(path, "pytorch_ema_model_fsdp_0"))
-            with mock.patch("evalq._weights.torch_files", side_effect=ValueError) as asked, self.assertRaises(ValueError):
+            with mock.patch("evalq._checkpoint.weights.torch_files", side_effect=ValueError) as asked, self.assertRaises(ValueError):
                 load_weights(path, "ema", "torch")
             asked.assert_called_once_with(os.path.join(path, "pytorch_ema_model_fsdp_0"))
 

@@ -22,9 +22,10 @@ try:
 except ImportError:
     numpy = None  # type: ignore[assignment]
 
-from evalq import EvalqError, _snapshot_store, _state_copy
-from evalq._safetensors import read_safetensors
-from evalq._snapshot_directory import SnapshotDirectory, default_root
+from evalq import EvalqError
+from evalq._checkpoint.safetensors import read_safetensors
+from evalq._snapshots import state_copy, store
+from evalq._snapshots.directory import SnapshotDirectory, default_root
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
 
@@ -110,7 +111,7 @@ class BoundTest(SceneTest):
         self.assertIn("step 1: the snapshot was dropped: step 3 needs its place", "\n".join(logs.output))
 
     def test_a_variant_with_a_mapped_name_is_dropped_and_released(self) -> None:
-        quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
+        quiet = mock.patch.object(store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("named", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
             for step in (1, 2):
                 self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", variant="ema / 0.999", policy="all"))
@@ -126,7 +127,7 @@ class BoundTest(SceneTest):
     def test_the_end_of_an_earlier_job_does_not_release_the_snapshot(self) -> None:
         """Three sessions use the same run name and step."""
         unread = mock.patch.object(
-            _snapshot_store.SnapshotStore, "_read_earlier_ends", return_value=False
+            store.SnapshotStore, "_read_earlier_ends", return_value=False
         )  # As if Redis were away.
         for life in (1, 2, 3):
             with self.scene.client("again") as client, unread if life == 3 else contextlib.nullcontext():
@@ -155,7 +156,7 @@ class BoundTest(SceneTest):
     def test_the_end_of_a_running_earlier_job_does_not_release_the_snapshot(self) -> None:
         """Other weights of the same step are another job. The end of the first job must not release
         them."""
-        quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
+        quiet = mock.patch.object(store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("beside") as client:
             for life in (1, 2):
                 state = {name: value * life for name, value in weights().items()}
@@ -197,7 +198,7 @@ class BoundTest(SceneTest):
         self.assertIn("step 1: the snapshot was dropped: step 2 needs its place", "\n".join(logs.output))
 
     def test_a_snapshot_of_a_step_that_is_not_due_is_removed_at_once(self) -> None:
-        quiet = mock.patch.object(_snapshot_store.SnapshotStore, "_check_run")
+        quiet = mock.patch.object(store.SnapshotStore, "_check_run")
         with quiet, self.scene.client("due", snapshots=1) as client:
             self.scene.redis_call("HSET", "evalq:{main}:class", "every:second", "2")
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="second"))
@@ -273,10 +274,10 @@ class FileTest(unittest.TestCase):
     """Tests the written file byte by byte."""
 
     def written(self, state: "Dict[str, Any]", **metadata: str) -> "tuple[Dict[str, Any], bytes]":
-        copy = _state_copy.StateCopier().copy(_state_copy.plan_layout(state), metadata)
+        copy = state_copy.StateCopier().copy(state_copy.plan_layout(state), metadata)
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "x.safetensors")
-            _state_copy.write_file(path, copy)
+            state_copy.write_file(path, copy)
             self.assertEqual(os.listdir(directory), ["x.safetensors"])
             with open(path, "rb") as file:
                 text = file.read(struct.unpack("<Q", file.read(8))[0])
@@ -436,9 +437,9 @@ worker: {devices: cpu, threads: 1}
     def test_policy_all_keeps_each_small_snapshot(self) -> None:
         with self.scene.client("each", snapshots=3) as client:
             snapshots = client._snapshot_store()
-            for limit, kept in ((_snapshot_store._UNWRITTEN_BYTES_MAX, (2, 3, 4)), (0, (4,))):
+            for limit, kept in ((store._UNWRITTEN_BYTES_MAX, (2, 3, 4)), (0, (4,))):
                 # The background thread waits while the test holds the condition.
-                with mock.patch.object(_snapshot_store, "_UNWRITTEN_BYTES_MAX", limit), snapshots._condition:
+                with mock.patch.object(store, "_UNWRITTEN_BYTES_MAX", limit), snapshots._condition:
                     for step in (1, 2, 3, 4):
                         self.assertTrue(
                             client.submit_state_dict(self.state(step), step=step, suites="weights", variant=f"v{limit}", policy="all")

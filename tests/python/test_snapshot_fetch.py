@@ -21,7 +21,7 @@ try:
 except ImportError:
     numpy = None  # type: ignore[assignment]
 
-from evalq._safetensors import read_safetensors
+from evalq._checkpoint.safetensors import read_safetensors
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
 FETCHED = f"/dev/shm/evalq-{os.geteuid()}-fetched/jobs"
@@ -30,7 +30,7 @@ TRAINER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 import evalq
-from evalq._safetensors import read_safetensors
+from evalq._checkpoint.safetensors import read_safetensors
 client = evalq.Client(run=sys.argv[3], ring_directory=sys.argv[4], log=False)
 client.submit_state_dict(read_safetensors(sys.argv[2]), step=1, suites="quick")
 client.flush(60)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Callable, Dict, Optional
 
 from ._serving import Checkpoint, Function, Metrics, Report, Task, recreated_after_failure, serve
-from ._weights import load_into
+from ._checkpoint.weights import load_into
 
 
 def serve_lightning(factory: Callable[[], Any]) -> None:

@@ -119,7 +119,7 @@ class Checkpoint:
         """
         if framework is None and self._loaded is not None:
             return self._loaded
-        from ._weights import load_weights
+        from ._checkpoint.weights import load_weights
 
         loaded = load_weights(self.path, self.variant, framework)
         if framework is None:

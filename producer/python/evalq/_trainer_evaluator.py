@@ -6,9 +6,9 @@ import json
 import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from ._safetensors import HUB_TORCH_NAMES
+from ._checkpoint.safetensors import HUB_TORCH_NAMES
 from ._serving import Checkpoint, Function, Metrics, Report, Task, recreated_after_failure, serve
-from ._weights import load_into
+from ._checkpoint.weights import load_into
 
 # The names of the weights of a whole model. An adapter has other names.
 _MODEL_NAMES = ("model.safetensors", "model.safetensors.index.json", *HUB_TORCH_NAMES)

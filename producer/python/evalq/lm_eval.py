@@ -29,7 +29,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from ._runnable import quietly, refuse
 from ._serving import Checkpoint, Metrics, Report, Task, serve
-from ._weights import load_into
+from ._checkpoint.weights import load_into
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 # A model stays loaded if these files of two checkpoints are equal. They are all files, besides the

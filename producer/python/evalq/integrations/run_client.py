@@ -11,7 +11,8 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Set
 
-from ..client import Client, StateDict
+from .._client_session import StateDict
+from ..client import Client
 from ..result import Result
 
 log = logging.getLogger("evalq")

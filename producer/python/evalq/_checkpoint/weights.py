@@ -10,10 +10,10 @@ import zipfile
 from importlib.util import find_spec
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from ._dcp import dcp_directory, load_dcp
-from ._deepspeed import deepspeed_file
-from ._inert_pickle import Inert, load_inert
-from ._safetensors import (
+from .dcp import dcp_directory, load_dcp
+from .deepspeed import deepspeed_file
+from .inert_pickle import Inert, load_inert
+from .safetensors import (
     HUB_TORCH_NAMES,
     indexed_files,
     read_safetensors,

@@ -16,16 +16,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, Set, Tuple
 
-from . import _library
-from ._arguments import sentence
-from ._idle_requests import IdleRequest, IdleRequests
-from ._library import EvalqError
-from ._snapshot_directory import SnapshotDirectory, default_root
-from ._state_copy import StateCopier, StateCopy, plan_layout, write_file
+from .. import _library
+from .._arguments import sentence
+from .._library import EvalqError
+from .directory import SnapshotDirectory, default_root
+from .idle_requests import IdleRequest, IdleRequests
+from .state_copy import StateCopier, StateCopy, plan_layout, write_file
 
 if TYPE_CHECKING:
-    from ._handle import Handle, Submit
-    from .result import Result
+    from .._handle import Handle, Submit
+    from ..result import Result
 
 _CALL_MS = 1000  # The time limit of one call to libevalq.
 _UNWRITTEN_BYTES_MAX = 256 << 20  # With policy "all", unwritten copies may use so much memory.

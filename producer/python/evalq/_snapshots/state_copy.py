@@ -12,10 +12,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-from ._arguments import shown
-from ._host_memory import HostMemory
-from ._library import EvalqError
-from ._safetensors import NUMPY_TYPES, TORCH_TYPES
+from .._arguments import shown
+from .._checkpoint.safetensors import NUMPY_TYPES, TORCH_TYPES
+from .._library import EvalqError
+from .host_memory import HostMemory
 
 # The kind and size of a numpy dtype ("f4"), or the name of a torch dtype -> safetensors dtype.
 _FROM_NUMPY = {dtype[1:]: name for name, dtype in NUMPY_TYPES.items()}

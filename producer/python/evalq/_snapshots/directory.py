@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from ._library import EvalqError
+from .._library import EvalqError
 
 _LOCK = ".lock"
 _ABANDONED_SECONDS = 3600.0  # Workers may still read the snapshots of a dead training for so long.

@@ -1,0 +1,1 @@
+"""Copies state dicts into shared memory and submits them."""
