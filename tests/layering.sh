@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks what may include what. Programs include shared/ and never each other. worker/ also includes
 # kernels/backend.h. kernels/ knows neither Redis nor checkpoints. One .c file includes hiredis, and one
-# msgpack. CUDA appears only under kernels/cuda/. No two files include each other.
+# msgpack. CUDA appears only under kernels/cuda/. No two files include each other. An include guard
+# follows its path.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -37,6 +38,18 @@ refuse . '\b(system|popen|strcpy|strcat|sprintf|vsprintf|strtok|gets|alloca)\(' 
 count=$(git ls-files 'shared/*.c' | xargs -r grep -lE "$include[<\"]hiredis" | wc -l)
 if [ "$count" -gt 1 ]; then
     echo "layering: $count files of shared/ include hiredis, expected one" >&2
+    failed=1
+fi
+# A header's include guard is EVQ_ and its path. evalq.h and the examples are used outside of evalq,
+# and the emulator's headers stand in for CUDA's and the kernels'.
+wrong=$(git ls-files '*.h' '*.cuh' |
+    grep -vE '^(producer/client/evalq\.h|producer/examples/|tests/gpu/emulator/include/)' |
+    xargs awk '/^#ifndef / { guard = toupper(FILENAME); gsub(/[^A-Z0-9]/, "_", guard)
+        if ($2 != "EVQ_" guard) { print FILENAME ": " $2 ", expected EVQ_" guard }
+        nextfile }')
+if [ -n "$wrong" ]; then
+    echo "layering: include guards that do not follow their path:" >&2
+    echo "$wrong" >&2
     failed=1
 fi
 # Circles are searched in compiled objects, because only the compiler knows which file uses which.

@@ -1,8 +1,8 @@
 /*
  * Which network addresses are of the public internet. Any thread.
  */
-#ifndef EVQ_LOGGER_ADDRESS_H
-#define EVQ_LOGGER_ADDRESS_H
+#ifndef EVQ_LOGGER_SINKS_ADDRESS_H
+#define EVQ_LOGGER_SINKS_ADDRESS_H
 
 #include <stdbool.h>
 #include <sys/socket.h>

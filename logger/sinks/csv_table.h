@@ -1,8 +1,8 @@
 /* A table of numbers by step and name, and its CSV form (RFC 4180): a header "step,NAME,...", then
  * one line for each step in ascending order. An empty field means no number. One thread.
  */
-#ifndef EVQ_LOGGER_CSV_TABLE_H
-#define EVQ_LOGGER_CSV_TABLE_H
+#ifndef EVQ_LOGGER_SINKS_CSV_TABLE_H
+#define EVQ_LOGGER_SINKS_CSV_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

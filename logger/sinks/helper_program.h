@@ -3,8 +3,8 @@
  * if any, come as lines from its standard output. It has a process group of its own, which is
  * killed as a whole. One thread.
  */
-#ifndef EVQ_LOGGER_HELPER_PROGRAM_H
-#define EVQ_LOGGER_HELPER_PROGRAM_H
+#ifndef EVQ_LOGGER_SINKS_HELPER_PROGRAM_H
+#define EVQ_LOGGER_SINKS_HELPER_PROGRAM_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

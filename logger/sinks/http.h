@@ -4,8 +4,8 @@
  * succeeds when the reply's code has arrived, even if its body is cut off. Messages name only the
  * host, because the rest of a URL may be a secret. One thread.
  */
-#ifndef EVQ_LOGGER_HTTP_H
-#define EVQ_LOGGER_HTTP_H
+#ifndef EVQ_LOGGER_SINKS_HTTP_H
+#define EVQ_LOGGER_SINKS_HTTP_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -4,8 +4,8 @@
  * that answers most questions about new ids without a read. Two ids of one run share a hash with a
  * probability of 3e-8 at a million ids. One thread.
  */
-#ifndef EVQ_LOGGER_ID_SET_H
-#define EVQ_LOGGER_ID_SET_H
+#ifndef EVQ_LOGGER_SINKS_ID_SET_H
+#define EVQ_LOGGER_SINKS_ID_SET_H
 
 #include <stdbool.h>
 #include <stddef.h>

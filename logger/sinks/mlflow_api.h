@@ -1,7 +1,7 @@
 /* The calls of MLflow's REST API, version 2.0, that the sink `mlflow` needs. One thread.
  */
-#ifndef EVQ_LOGGER_MLFLOW_API_H
-#define EVQ_LOGGER_MLFLOW_API_H
+#ifndef EVQ_LOGGER_SINKS_MLFLOW_API_H
+#define EVQ_LOGGER_SINKS_MLFLOW_API_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * consumer group. An entry is acknowledged only after write() and flush() returned EVQ_OK. The sink
  * must recognise a repeated result by its result id.
  */
-#ifndef EVQ_LOGGER_SINK_H
-#define EVQ_LOGGER_SINK_H
+#ifndef EVQ_LOGGER_SINKS_SINK_H
+#define EVQ_LOGGER_SINKS_SINK_H
 
 #include <stdatomic.h>
 

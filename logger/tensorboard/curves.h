@@ -2,8 +2,8 @@
  * The curves of an event file in the writer's memory: the last step of each, and late points that
  * are not in the file yet. One thread.
  */
-#ifndef EVQ_LOGGER_CURVES_H
-#define EVQ_LOGGER_CURVES_H
+#ifndef EVQ_LOGGER_TENSORBOARD_CURVES_H
+#define EVQ_LOGGER_TENSORBOARD_CURVES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -7,8 +7,8 @@
  * the flush, which merges all such points into a copy of the file. The copy then replaces the file.
  * It gets a new name, because TensorBoard reads a file again only under a new name.
  */
-#ifndef EVQ_LOGGER_EVENT_FILE_H
-#define EVQ_LOGGER_EVENT_FILE_H
+#ifndef EVQ_LOGGER_TENSORBOARD_EVENT_FILE_H
+#define EVQ_LOGGER_TENSORBOARD_EVENT_FILE_H
 
 #include "logger/tensorboard/curves.h"
 

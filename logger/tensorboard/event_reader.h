@@ -2,8 +2,8 @@
  * Reads the records of an event file one after another, in little memory. Also lists the event
  * files of a directory. One thread.
  */
-#ifndef EVQ_LOGGER_EVENT_READER_H
-#define EVQ_LOGGER_EVENT_READER_H
+#ifndef EVQ_LOGGER_TENSORBOARD_EVENT_READER_H
+#define EVQ_LOGGER_TENSORBOARD_EVENT_READER_H
 
 #include <sys/types.h>
 

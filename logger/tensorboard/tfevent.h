@@ -3,8 +3,8 @@
  * scalars need, encoded and decoded by hand. Source of the format: TensorBoard's record_writer.py,
  * event.proto, summary.proto. Any thread.
  */
-#ifndef EVQ_LOGGER_TFEVENT_H
-#define EVQ_LOGGER_TFEVENT_H
+#ifndef EVQ_LOGGER_TENSORBOARD_TFEVENT_H
+#define EVQ_LOGGER_TENSORBOARD_TFEVENT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * What every verb of `evalq` shares: its options, the terminal, and the configuration and queue,
  * which are opened on demand. One thread. Data goes to standard output, messages to standard error.
  */
-#ifndef EVQ_CLI_CLI_H
-#define EVQ_CLI_CLI_H
+#ifndef EVQ_PRODUCER_CLI_CLI_H
+#define EVQ_PRODUCER_CLI_CLI_H
 
 #include "producer/cli/terminal.h"
 #include "producer/cli/verbs.h"

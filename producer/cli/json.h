@@ -1,8 +1,8 @@
 /*
  * Reads the JSON views of the queue and prints JSON. One thread.
  */
-#ifndef EVQ_CLI_JSON_H
-#define EVQ_CLI_JSON_H
+#ifndef EVQ_PRODUCER_CLI_JSON_H
+#define EVQ_PRODUCER_CLI_JSON_H
 
 #include <jansson.h>
 #include <stdint.h>

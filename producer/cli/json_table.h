@@ -2,8 +2,8 @@
  * Tables whose rows are the objects of a JSON array, such as the jobs or workers of the queue. A
  * list of columns describes the table. One thread.
  */
-#ifndef EVQ_CLI_JSON_TABLE_H
-#define EVQ_CLI_JSON_TABLE_H
+#ifndef EVQ_PRODUCER_CLI_JSON_TABLE_H
+#define EVQ_PRODUCER_CLI_JSON_TABLE_H
 
 #include <stdint.h>
 

@@ -3,8 +3,8 @@
  * they cannot act on a terminal. One thread. If memory runs out, evq_table_print() reports it: the
  * other functions accept NULL and a table that lacks something.
  */
-#ifndef EVQ_CLI_TABLE_H
-#define EVQ_CLI_TABLE_H
+#ifndef EVQ_PRODUCER_CLI_TABLE_H
+#define EVQ_PRODUCER_CLI_TABLE_H
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /*
  * How to print on this terminal: colour, width, spans and numbers. One thread.
  */
-#ifndef EVQ_CLI_TERMINAL_H
-#define EVQ_CLI_TERMINAL_H
+#ifndef EVQ_PRODUCER_CLI_TERMINAL_H
+#define EVQ_PRODUCER_CLI_TERMINAL_H
 
 #include <stdbool.h>
 #include <stddef.h>

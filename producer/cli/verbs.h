@@ -1,8 +1,8 @@
 /*
  * The verbs of `evalq`. Each is defined in its own file, and listed here and in verbs.c.
  */
-#ifndef EVQ_CLI_VERBS_H
-#define EVQ_CLI_VERBS_H
+#ifndef EVQ_PRODUCER_CLI_VERBS_H
+#define EVQ_PRODUCER_CLI_VERBS_H
 
 #include "shared/base/man.h"
 

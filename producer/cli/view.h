@@ -1,8 +1,8 @@
 /*
  * Fetches and parses the queue's JSON views. The caller calls json_decref() on them. One thread.
  */
-#ifndef EVQ_CLI_VIEW_H
-#define EVQ_CLI_VIEW_H
+#ifndef EVQ_PRODUCER_CLI_VIEW_H
+#define EVQ_PRODUCER_CLI_VIEW_H
 
 #include "producer/cli/json.h"
 

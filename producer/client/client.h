@@ -2,8 +2,8 @@
  * The struct behind evalq.h. Private to client.c, client_error.c, results.c and dead_clients.c. Any
  * thread, as in evalq.h.
  */
-#ifndef EVQ_PRODUCER_CLIENT_H
-#define EVQ_PRODUCER_CLIENT_H
+#ifndef EVQ_PRODUCER_CLIENT_CLIENT_H
+#define EVQ_PRODUCER_CLIENT_CLIENT_H
 
 #include "producer/client/evalq.h"
 #include "producer/client/sender.h"

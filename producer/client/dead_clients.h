@@ -2,8 +2,8 @@
  * Sends what dead training processes left in their rings and spools, so that it need not wait until
  * the run is opened again. `evalq scan` uses it. Any thread.
  */
-#ifndef EVQ_PRODUCER_DEAD_CLIENTS_H
-#define EVQ_PRODUCER_DEAD_CLIENTS_H
+#ifndef EVQ_PRODUCER_CLIENT_DEAD_CLIENTS_H
+#define EVQ_PRODUCER_CLIENT_DEAD_CLIENTS_H
 
 #include "producer/client/evalq.h"
 #include "shared/base/error.h"

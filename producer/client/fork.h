@@ -2,8 +2,8 @@
  * Handles fork(): the child closes the parent's ring files and sockets, and can see that its copy
  * of a client belongs to the parent. Any thread.
  */
-#ifndef EVQ_PRODUCER_FORK_H
-#define EVQ_PRODUCER_FORK_H
+#ifndef EVQ_PRODUCER_CLIENT_FORK_H
+#define EVQ_PRODUCER_CLIENT_FORK_H
 
 #include <stdbool.h>
 #include <stdint.h>

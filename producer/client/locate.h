@@ -2,8 +2,8 @@
  * Finds where a submitted path lies: beneath which root of the configuration, and which copy of it
  * is read. Any thread; nothing is kept.
  */
-#ifndef EVQ_PRODUCER_LOCATE_H
-#define EVQ_PRODUCER_LOCATE_H
+#ifndef EVQ_PRODUCER_CLIENT_LOCATE_H
+#define EVQ_PRODUCER_CLIENT_LOCATE_H
 
 #include <limits.h>
 #include <stdbool.h>

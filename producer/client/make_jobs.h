@@ -1,8 +1,8 @@
 /*
  * Makes the jobs of one submit: one for each suite that it names. The sender's thread.
  */
-#ifndef EVQ_PRODUCER_MAKE_JOBS_H
-#define EVQ_PRODUCER_MAKE_JOBS_H
+#ifndef EVQ_PRODUCER_CLIENT_MAKE_JOBS_H
+#define EVQ_PRODUCER_CLIENT_MAKE_JOBS_H
 
 #include "producer/client/locate.h"
 #include "producer/client/sender.h"

@@ -4,8 +4,8 @@
  * pinned, the step is skipped as overwritten. A path that names the step is never affected. The
  * sender's thread.
  */
-#ifndef EVQ_PRODUCER_OVERWRITE_H
-#define EVQ_PRODUCER_OVERWRITE_H
+#ifndef EVQ_PRODUCER_CLIENT_OVERWRITE_H
+#define EVQ_PRODUCER_CLIENT_OVERWRITE_H
 
 #include "producer/client/locate.h"
 #include "producer/client/sender.h"

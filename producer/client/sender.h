@@ -15,8 +15,8 @@
  * thread. The client and the thread own the sender together, and the last of them frees it. So
  * close() can return while a hung file server blocks the thread.
  */
-#ifndef EVQ_PRODUCER_SENDER_H
-#define EVQ_PRODUCER_SENDER_H
+#ifndef EVQ_PRODUCER_CLIENT_SENDER_H
+#define EVQ_PRODUCER_CLIENT_SENDER_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,8 +2,8 @@
  * Remembers which jobs the newest submits of a client became, by the queue's replies. The sender's
  * thread adds entries; any thread may look them up.
  */
-#ifndef EVQ_PRODUCER_SENT_JOBS_H
-#define EVQ_PRODUCER_SENT_JOBS_H
+#ifndef EVQ_PRODUCER_CLIENT_SENT_JOBS_H
+#define EVQ_PRODUCER_CLIENT_SENT_JOBS_H
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  * The client's warnings. Each condition is written once per client, on one line. A submit that can
  * still be accepted writes none. Any thread.
  */
-#ifndef EVQ_PRODUCER_WARN_H
-#define EVQ_PRODUCER_WARN_H
+#ifndef EVQ_PRODUCER_CLIENT_WARN_H
+#define EVQ_PRODUCER_CLIENT_WARN_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  * The text of openapi.json, which the gateway serves. It describes exactly the routes of
  * api/routes.c. Any thread.
  */
-#ifndef EVQ_GATEWAY_OPENAPI_H
-#define EVQ_GATEWAY_OPENAPI_H
+#ifndef EVQ_PRODUCER_GATEWAY_OPENAPI_H
+#define EVQ_PRODUCER_GATEWAY_OPENAPI_H
 
 extern const char evq_openapi_text[]; // NUL-terminated.
 

@@ -1,8 +1,8 @@
 /*
  * The command line of evalq-gateway. One thread.
  */
-#ifndef EVQ_GATEWAY_OPTIONS_H
-#define EVQ_GATEWAY_OPTIONS_H
+#ifndef EVQ_PRODUCER_GATEWAY_OPTIONS_H
+#define EVQ_PRODUCER_GATEWAY_OPTIONS_H
 
 #include "shared/base/man.h"
 #include "shared/config/config.h"

@@ -1,6 +1,6 @@
 /* The web page. page/embed.cmake makes the files of page/ part of the program. Any thread. */
-#ifndef EVQ_GATEWAY_PAGE_H
-#define EVQ_GATEWAY_PAGE_H
+#ifndef EVQ_PRODUCER_GATEWAY_PAGE_H
+#define EVQ_PRODUCER_GATEWAY_PAGE_H
 
 #include <stddef.h>
 

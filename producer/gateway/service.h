@@ -2,8 +2,8 @@
  * Starts admission, thread pool and server in order, runs them until a signal, and stops them. One
  * thread.
  */
-#ifndef EVQ_GATEWAY_SERVICE_H
-#define EVQ_GATEWAY_SERVICE_H
+#ifndef EVQ_PRODUCER_GATEWAY_SERVICE_H
+#define EVQ_PRODUCER_GATEWAY_SERVICE_H
 
 #include <signal.h>
 

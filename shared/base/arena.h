@@ -1,8 +1,8 @@
 /*
  * A bump allocator: many small allocations, one free. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_ARENA_H
-#define EVQ_SHARED_ARENA_H
+#ifndef EVQ_SHARED_BASE_ARENA_H
+#define EVQ_SHARED_BASE_ARENA_H
 
 #include <stdbool.h>
 #include <stddef.h>

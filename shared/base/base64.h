@@ -1,8 +1,8 @@
 /*
  * Base64 (RFC 4648, with padding). Any thread.
  */
-#ifndef EVQ_SHARED_BASE64_H
-#define EVQ_SHARED_BASE64_H
+#ifndef EVQ_SHARED_BASE_BASE64_H
+#define EVQ_SHARED_BASE_BASE64_H
 
 #include <stdbool.h>
 #include <stddef.h>

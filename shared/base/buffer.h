@@ -2,8 +2,8 @@
  * A growing byte buffer. An allocation failure or the limit sets `failed` and makes further appends
  * do nothing, so a writer checks once, at the end. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_BUFFER_H
-#define EVQ_SHARED_BUFFER_H
+#ifndef EVQ_SHARED_BASE_BUFFER_H
+#define EVQ_SHARED_BASE_BUFFER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
  * Time, jitter and deadlines. Any thread.
  */
-#ifndef EVQ_SHARED_CLOCK_H
-#define EVQ_SHARED_CLOCK_H
+#ifndef EVQ_SHARED_BASE_CLOCK_H
+#define EVQ_SHARED_BASE_CLOCK_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  * Completion for shells from the same tables as --help and the manual pages: words, options and
  * the values that are known. Written at build time. One thread.
  */
-#ifndef EVQ_COMPLETION_H
-#define EVQ_COMPLETION_H
+#ifndef EVQ_SHARED_BASE_COMPLETION_H
+#define EVQ_SHARED_BASE_COMPLETION_H
 
 #include "shared/base/man.h"
 

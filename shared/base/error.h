@@ -1,7 +1,7 @@
 /* Status codes and error messages of the whole project. Any thread; an evq_error belongs to its
  * caller. */
-#ifndef EVQ_SHARED_ERROR_H
-#define EVQ_SHARED_ERROR_H
+#ifndef EVQ_SHARED_BASE_ERROR_H
+#define EVQ_SHARED_BASE_ERROR_H
 
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 /* Reads and writes whole files: all bytes or an error, also when signals arrive. Any thread.
  * Messages call the file by `name`. All functions can return EVQ_E_IO. */
-#ifndef EVQ_SHARED_FILE_H
-#define EVQ_SHARED_FILE_H
+#ifndef EVQ_SHARED_BASE_FILE_H
+#define EVQ_SHARED_BASE_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
  * A 128-bit hash as text. Any thread.
  */
-#ifndef EVQ_SHARED_HEX_H
-#define EVQ_SHARED_HEX_H
+#ifndef EVQ_SHARED_BASE_HEX_H
+#define EVQ_SHARED_BASE_HEX_H
 
 #include <stdint.h>
 #include <stdio.h>

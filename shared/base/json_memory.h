@@ -4,8 +4,8 @@
  * and failed() before it trusts a document. Jansson's hooks have no context, so the result is kept
  * per thread. For programs only: a library inside another process must not change Jansson's hooks.
  */
-#ifndef EVQ_SHARED_JSON_MEMORY_H
-#define EVQ_SHARED_JSON_MEMORY_H
+#ifndef EVQ_SHARED_BASE_JSON_MEMORY_H
+#define EVQ_SHARED_BASE_JSON_MEMORY_H
 
 #include <jansson.h>
 #include <stdbool.h>

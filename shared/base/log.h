@@ -3,8 +3,8 @@
  * Called by the programs' loops alone; shared/ and kernels/ return errors and never log.
  * Never pass a payload or a secret.
  */
-#ifndef EVQ_SHARED_LOG_H
-#define EVQ_SHARED_LOG_H
+#ifndef EVQ_SHARED_BASE_LOG_H
+#define EVQ_SHARED_BASE_LOG_H
 
 #include "shared/base/error.h"
 

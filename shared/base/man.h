@@ -1,7 +1,7 @@
 /* The help text of a program or verb. --help prints it, and the build writes it as a manual page.
  * One thread. */
-#ifndef EVQ_MAN_H
-#define EVQ_MAN_H
+#ifndef EVQ_SHARED_BASE_MAN_H
+#define EVQ_SHARED_BASE_MAN_H
 
 #include <stdio.h>
 

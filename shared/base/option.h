@@ -1,7 +1,7 @@
 /* Command-line options of every program. Parsing, --help and the manual pages (shared/base/man.h)
  * use the same tables. One thread. */
-#ifndef EVQ_OPTION_H
-#define EVQ_OPTION_H
+#ifndef EVQ_SHARED_BASE_OPTION_H
+#define EVQ_SHARED_BASE_OPTION_H
 
 #include <stdbool.h>
 #include <stddef.h>

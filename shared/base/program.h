@@ -1,6 +1,6 @@
 /* What the main() of every program does first and last. One thread. */
-#ifndef EVQ_PROGRAM_H
-#define EVQ_PROGRAM_H
+#ifndef EVQ_SHARED_BASE_PROGRAM_H
+#define EVQ_SHARED_BASE_PROGRAM_H
 
 #include <signal.h>
 

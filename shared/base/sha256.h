@@ -2,8 +2,8 @@
  * SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104): password hashes of Redis ACL files, tokens,
  * signatures of webhooks. Any thread.
  */
-#ifndef EVQ_SHARED_SHA256_H
-#define EVQ_SHARED_SHA256_H
+#ifndef EVQ_SHARED_BASE_SHA256_H
+#define EVQ_SHARED_BASE_SHA256_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -4,8 +4,8 @@
  * checkpoint does not change, so several threads may read from it. Files are opened below a root
  * directory only (openat2). docs/checkpoints.md describes the formats.
  */
-#ifndef EVQ_SHARED_CHECKPOINT_H
-#define EVQ_SHARED_CHECKPOINT_H
+#ifndef EVQ_SHARED_CHECKPOINT_CHECKPOINT_H
+#define EVQ_SHARED_CHECKPOINT_CHECKPOINT_H
 
 #include <stdbool.h>
 #include <stddef.h>

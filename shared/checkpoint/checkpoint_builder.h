@@ -1,7 +1,7 @@
 /* A checkpoint while a reader fills it: files, tensors, and the memory that names point into. For
  * the readers in this folder; one thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_BUILDER_H
-#define EVQ_SHARED_CHECKPOINT_BUILDER_H
+#ifndef EVQ_SHARED_CHECKPOINT_CHECKPOINT_BUILDER_H
+#define EVQ_SHARED_CHECKPOINT_CHECKPOINT_BUILDER_H
 
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 /* Opens checkpoints on worker threads, so that a hung file server cannot block the caller. Any
  * thread may use it; no call may be running when it is closed. */
-#ifndef EVQ_SHARED_CHECKPOINT_WATCHER_H
-#define EVQ_SHARED_CHECKPOINT_WATCHER_H
+#ifndef EVQ_SHARED_CHECKPOINT_CHECKPOINT_WATCHER_H
+#define EVQ_SHARED_CHECKPOINT_CHECKPOINT_WATCHER_H
 
 #include <stdint.h>
 

@@ -3,8 +3,8 @@
  * read-only afterwards; everything is in the config's arena. docs/configuration.md lists every key
  * with type, unit and default.
  */
-#ifndef EVQ_SHARED_CONFIG_H
-#define EVQ_SHARED_CONFIG_H
+#ifndef EVQ_SHARED_CONFIG_CONFIG_H
+#define EVQ_SHARED_CONFIG_CONFIG_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Reads maps of the configuration by tables of keys. Errors say what is wrong and where. Private to
  * the configuration; one thread. */
-#ifndef EVQ_SHARED_CONFIG_READ_H
-#define EVQ_SHARED_CONFIG_READ_H
+#ifndef EVQ_SHARED_CONFIG_CONFIG_READ_H
+#define EVQ_SHARED_CONFIG_CONFIG_READ_H
 
 #include "shared/config/config.h"
 #include "shared/config/config_tree.h"

@@ -3,8 +3,8 @@
  * configuration; the only user of libyaml. Aliases, tags, duplicate keys and second documents are
  * refused; size, depth and nodes are bounded. One thread.
  */
-#ifndef EVQ_SHARED_CONFIG_TREE_H
-#define EVQ_SHARED_CONFIG_TREE_H
+#ifndef EVQ_SHARED_CONFIG_CONFIG_TREE_H
+#define EVQ_SHARED_CONFIG_CONFIG_TREE_H
 
 #include <stdbool.h>
 #include <stddef.h>

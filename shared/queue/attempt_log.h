@@ -3,8 +3,8 @@
  * each '/' of the id. QUEUE is the beginning of the queue's epoch, because all queues of a user
  * share one scratch directory and may have jobs of the same name. Any thread.
  */
-#ifndef EVQ_SHARED_ATTEMPT_LOG_H
-#define EVQ_SHARED_ATTEMPT_LOG_H
+#ifndef EVQ_SHARED_QUEUE_ATTEMPT_LOG_H
+#define EVQ_SHARED_QUEUE_ATTEMPT_LOG_H
 
 #include <stdbool.h>
 #include <stddef.h>

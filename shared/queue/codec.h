@@ -3,8 +3,8 @@
  * fields are kept. The only user of msgpack-c. Bytes from outside first pass a scan that bounds
  * depth (8), nodes (4,096) and every declared length by the bytes that are there. Any thread.
  */
-#ifndef EVQ_SHARED_CODEC_H
-#define EVQ_SHARED_CODEC_H
+#ifndef EVQ_SHARED_QUEUE_CODEC_H
+#define EVQ_SHARED_QUEUE_CODEC_H
 
 #include "shared/base/buffer.h"
 #include "shared/queue/job.h"

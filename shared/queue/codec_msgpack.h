@@ -1,7 +1,7 @@
 /* Private to the codec: msgpack-c, which only the codec includes, and the functions that write and
  * read records by table. */
-#ifndef EVQ_SHARED_CODEC_MSGPACK_H
-#define EVQ_SHARED_CODEC_MSGPACK_H
+#ifndef EVQ_SHARED_QUEUE_CODEC_MSGPACK_H
+#define EVQ_SHARED_QUEUE_CODEC_MSGPACK_H
 
 #include <msgpack.h>
 

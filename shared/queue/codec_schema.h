@@ -1,7 +1,7 @@
 /* The tables of the records: the name of each field in msgpack and its place in the struct. Used
  * for reading and writing. Private to the codec. */
-#ifndef EVQ_SHARED_CODEC_SCHEMA_H
-#define EVQ_SHARED_CODEC_SCHEMA_H
+#ifndef EVQ_SHARED_QUEUE_CODEC_SCHEMA_H
+#define EVQ_SHARED_QUEUE_CODEC_SCHEMA_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
  * version rules. The major number is the key layout and part of the name. Within a major number,
  * functions and arguments are only added. Threads as the connection.
  */
-#ifndef EVQ_SHARED_FUNCTION_LIBRARY_H
-#define EVQ_SHARED_FUNCTION_LIBRARY_H
+#ifndef EVQ_SHARED_QUEUE_FUNCTION_LIBRARY_H
+#define EVQ_SHARED_QUEUE_FUNCTION_LIBRARY_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  * The message of one job: which checkpoint, which suite, and what the submitter wants of it.
  * docs/protocol.md lists every field with type, unit and default. A record lives in one arena.
  */
-#ifndef EVQ_SHARED_JOB_H
-#define EVQ_SHARED_JOB_H
+#ifndef EVQ_SHARED_QUEUE_JOB_H
+#define EVQ_SHARED_QUEUE_JOB_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Names of the keys that C code uses itself. Only shared/queue/lua knows the others. Any thread. */
-#ifndef EVQ_SHARED_KEYS_H
-#define EVQ_SHARED_KEYS_H
+#ifndef EVQ_SHARED_QUEUE_KEYS_H
+#define EVQ_SHARED_QUEUE_KEYS_H
 
 #include <stddef.h>
 #include <stdint.h>

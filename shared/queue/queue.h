@@ -6,8 +6,8 @@
  * after a malformed reply), EVQ_E_RETRY (wait, repeat), EVQ_E_AUTH, EVQ_E_VERSION, EVQ_E_STOPPED,
  * EVQ_E_NOMEM. err may be NULL.
  */
-#ifndef EVQ_SHARED_QUEUE_H
-#define EVQ_SHARED_QUEUE_H
+#ifndef EVQ_SHARED_QUEUE_QUEUE_H
+#define EVQ_SHARED_QUEUE_QUEUE_H
 
 #include "shared/queue/job.h"
 #include "shared/queue/result.h"

@@ -1,7 +1,7 @@
 /* For shared/queue/queue_*.c only: builds one FCALL and reads its reply. The words of a call are in
  * the queue's arena until the next call begins. Threads as the queue. */
-#ifndef EVQ_SHARED_QUEUE_CALL_H
-#define EVQ_SHARED_QUEUE_CALL_H
+#ifndef EVQ_SHARED_QUEUE_QUEUE_CALL_H
+#define EVQ_SHARED_QUEUE_QUEUE_CALL_H
 
 #include <stdbool.h>
 #include <stddef.h>

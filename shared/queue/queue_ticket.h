@@ -3,8 +3,8 @@
  * them with the request that made the job. A ticket names one job, or two of which it waits for
  * both. Threads and common errors: shared/queue/queue.h.
  */
-#ifndef EVQ_SHARED_QUEUE_TICKET_H
-#define EVQ_SHARED_QUEUE_TICKET_H
+#ifndef EVQ_SHARED_QUEUE_QUEUE_TICKET_H
+#define EVQ_SHARED_QUEUE_QUEUE_TICKET_H
 
 #include "shared/queue/queue.h"
 

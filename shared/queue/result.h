@@ -1,7 +1,7 @@
 /* The result of one task of a job, or (task "") how a job ended. Everything is in one arena. One
  * thread at a time. */
-#ifndef EVQ_SHARED_RESULT_H
-#define EVQ_SHARED_RESULT_H
+#ifndef EVQ_SHARED_QUEUE_RESULT_H
+#define EVQ_SHARED_QUEUE_RESULT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
  * save each step under one name, or start again where an earlier one had saved. A number must not
  * lead to other weights than its own. Threads as the queue.
  */
-#ifndef EVQ_SHARED_SAVED_WEIGHTS_H
-#define EVQ_SHARED_SAVED_WEIGHTS_H
+#ifndef EVQ_SHARED_QUEUE_SAVED_WEIGHTS_H
+#define EVQ_SHARED_QUEUE_SAVED_WEIGHTS_H
 
 #include "shared/checkpoint/checkpoint_watcher.h"
 #include "shared/config/config.h"

@@ -6,8 +6,8 @@
  *     worker     evalq-snapshot 1 TOKEN OFFSET\n
  *     producer   ok BYTES\n and the bytes from OFFSET on; or gone\n; or busy\n
  */
-#ifndef EVQ_SHARED_SNAPSHOT_H
-#define EVQ_SHARED_SNAPSHOT_H
+#ifndef EVQ_SHARED_QUEUE_SNAPSHOT_H
+#define EVQ_SHARED_QUEUE_SNAPSHOT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,8 +7,8 @@
  * thread, so that the deadline holds there too (conn_resolve.h). Limits: a reply of 64 MiB, 2^20
  * items an array, 7 arrays deep; more is EVQ_E_IO. Commands are RESP2.
  */
-#ifndef EVQ_SHARED_CONN_H
-#define EVQ_SHARED_CONN_H
+#ifndef EVQ_SHARED_REDIS_CONN_H
+#define EVQ_SHARED_REDIS_CONN_H
 
 #include <stdbool.h>
 #include <stddef.h>

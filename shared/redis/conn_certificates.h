@@ -1,7 +1,7 @@
 /* Certificates for TLS as an OpenSSL context: trusted authorities, our own certificate and its key.
  * Files are read again for each context. Any thread. */
-#ifndef EVQ_SHARED_CONN_CERTIFICATES_H
-#define EVQ_SHARED_CONN_CERTIFICATES_H
+#ifndef EVQ_SHARED_REDIS_CONN_CERTIFICATES_H
+#define EVQ_SHARED_REDIS_CONN_CERTIFICATES_H
 
 #include "shared/redis/conn.h"
 #include "shared/redis/conn_openssl.h"

@@ -1,8 +1,8 @@
 /*
  * What an error reply of Redis means for the caller. Any thread.
  */
-#ifndef EVQ_SHARED_CONN_ERROR_H
-#define EVQ_SHARED_CONN_ERROR_H
+#ifndef EVQ_SHARED_REDIS_CONN_ERROR_H
+#define EVQ_SHARED_REDIS_CONN_ERROR_H
 
 #include <stdbool.h>
 

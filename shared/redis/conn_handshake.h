@@ -1,6 +1,6 @@
 /* The first commands on a new connection: authentication, database, name. Threads as the wire. */
-#ifndef EVQ_SHARED_CONN_HANDSHAKE_H
-#define EVQ_SHARED_CONN_HANDSHAKE_H
+#ifndef EVQ_SHARED_REDIS_CONN_HANDSHAKE_H
+#define EVQ_SHARED_REDIS_CONN_HANDSHAKE_H
 
 #include <stdbool.h>
 

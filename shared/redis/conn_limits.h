@@ -3,8 +3,8 @@
  * of a few digits could otherwise ask for gigabytes. Knows where each reply ends. Not for sharing
  * between threads.
  */
-#ifndef EVQ_SHARED_CONN_LIMITS_H
-#define EVQ_SHARED_CONN_LIMITS_H
+#ifndef EVQ_SHARED_REDIS_CONN_LIMITS_H
+#define EVQ_SHARED_REDIS_CONN_LIMITS_H
 
 #include <stdbool.h>
 #include <stddef.h>

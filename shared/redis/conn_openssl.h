@@ -3,8 +3,8 @@
  * runs without it, and a training process without TLS never loads it. If the process already has a
  * libssl.so.3, as Python's ssl does, that one is used. Any thread.
  */
-#ifndef EVQ_SHARED_CONN_OPENSSL_H
-#define EVQ_SHARED_CONN_OPENSSL_H
+#ifndef EVQ_SHARED_REDIS_CONN_OPENSSL_H
+#define EVQ_SHARED_REDIS_CONN_OPENSSL_H
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>

@@ -1,7 +1,7 @@
 /* Reads the password of Redis from a file or the environment, never from a command line. Any
  * thread. */
-#ifndef EVQ_SHARED_CONN_PASSWORD_H
-#define EVQ_SHARED_CONN_PASSWORD_H
+#ifndef EVQ_SHARED_REDIS_CONN_PASSWORD_H
+#define EVQ_SHARED_REDIS_CONN_PASSWORD_H
 
 #include <stdbool.h>
 

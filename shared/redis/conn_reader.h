@@ -2,8 +2,8 @@
  * Commands to bytes and bytes to replies: the one user of hiredis, of its formatter and its reply
  * reader alone, so that releases 0.14 and 1.x behave alike. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_CONN_READER_H
-#define EVQ_SHARED_CONN_READER_H
+#ifndef EVQ_SHARED_REDIS_CONN_READER_H
+#define EVQ_SHARED_REDIS_CONN_READER_H
 
 #include "shared/base/buffer.h"
 #include "shared/redis/conn.h"

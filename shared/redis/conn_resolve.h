@@ -3,8 +3,8 @@
  * thread. If the deadline passes, the thread goes on alone, and a later call for the same name
  * takes its answer. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_CONN_RESOLVE_H
-#define EVQ_SHARED_CONN_RESOLVE_H
+#ifndef EVQ_SHARED_REDIS_CONN_RESOLVE_H
+#define EVQ_SHARED_REDIS_CONN_RESOLVE_H
 
 #include <netdb.h>
 #include <stdint.h>

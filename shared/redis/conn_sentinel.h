@@ -3,8 +3,8 @@
  * rediss+sentinel:// for TLS to all; the default port is 26379. They are asked before each
  * connection, so that reconnecting follows a failover. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_CONN_SENTINEL_H
-#define EVQ_SHARED_CONN_SENTINEL_H
+#ifndef EVQ_SHARED_REDIS_CONN_SENTINEL_H
+#define EVQ_SHARED_REDIS_CONN_SENTINEL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * A byte stream to Redis over one of three transports. TCP and unix sockets are here, TLS is in
  * conn_tls.h. Every wait has a deadline and ends at an interrupt. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_CONN_SOCKET_H
-#define EVQ_SHARED_CONN_SOCKET_H
+#ifndef EVQ_SHARED_REDIS_CONN_SOCKET_H
+#define EVQ_SHARED_REDIS_CONN_SOCKET_H
 
 #include <stdbool.h>
 #include <stddef.h>

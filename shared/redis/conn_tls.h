@@ -4,8 +4,8 @@
  * Files are read again for each connection, so that a renewed certificate needs no restart. No
  * close is announced, because a reply marks its own end. Not for sharing between threads.
  */
-#ifndef EVQ_SHARED_CONN_TLS_H
-#define EVQ_SHARED_CONN_TLS_H
+#ifndef EVQ_SHARED_REDIS_CONN_TLS_H
+#define EVQ_SHARED_REDIS_CONN_TLS_H
 
 #include "shared/redis/conn.h"
 #include "shared/redis/conn_socket.h"

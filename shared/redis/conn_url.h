@@ -3,8 +3,8 @@
  * for TLS, redis://[USER@][::1]:6379/0, unix://[USER@]/ABSOLUTE/PATH[?db=N]. %XX is decoded in user
  * and path. Any thread. Sentinels: conn_sentinel.h.
  */
-#ifndef EVQ_SHARED_CONN_URL_H
-#define EVQ_SHARED_CONN_URL_H
+#ifndef EVQ_SHARED_REDIS_CONN_URL_H
+#define EVQ_SHARED_REDIS_CONN_URL_H
 
 #include <stdbool.h>
 #include <stddef.h>

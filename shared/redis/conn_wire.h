@@ -1,7 +1,7 @@
 /* One open connection to a Redis or a sentinel: bytes out, whole replies in. conn.c and
  * conn_sentinel.c decide what to send. Not for sharing between threads. */
-#ifndef EVQ_SHARED_CONN_WIRE_H
-#define EVQ_SHARED_CONN_WIRE_H
+#ifndef EVQ_SHARED_REDIS_CONN_WIRE_H
+#define EVQ_SHARED_REDIS_CONN_WIRE_H
 
 #include <stddef.h>
 #include <stdint.h>

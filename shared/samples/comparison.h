@@ -2,8 +2,8 @@
  * Compares two checkpoints on all tasks and scores that both have samples of, and corrects the
  * p-values. One thread.
  */
-#ifndef EVQ_SAMPLES_COMPARISON_H
-#define EVQ_SAMPLES_COMPARISON_H
+#ifndef EVQ_SHARED_SAMPLES_COMPARISON_H
+#define EVQ_SHARED_SAMPLES_COMPARISON_H
 
 #include <jansson.h>
 

@@ -2,8 +2,8 @@
  * Pairs the samples of two checkpoints item by item, for compare, diff, gate, best and the gateway.
  * One thread.
  */
-#ifndef EVQ_SAMPLES_PAIRING_H
-#define EVQ_SAMPLES_PAIRING_H
+#ifndef EVQ_SHARED_SAMPLES_PAIRING_H
+#define EVQ_SHARED_SAMPLES_PAIRING_H
 
 #include "shared/samples/samples_find.h"
 #include "shared/samples/samples_set.h"

@@ -2,8 +2,8 @@
  * A sample: the scores, output and target of one item of a task. Reads and writes samples and the
  * first line of a samples file as JSON. docs/samples.md describes the format. Any thread.
  */
-#ifndef EVQ_SAMPLES_SAMPLE_H
-#define EVQ_SAMPLES_SAMPLE_H
+#ifndef EVQ_SHARED_SAMPLES_SAMPLE_H
+#define EVQ_SHARED_SAMPLES_SAMPLE_H
 
 #include <jansson.h>
 #include <stdbool.h>

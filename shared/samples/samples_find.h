@@ -2,8 +2,8 @@
  * Finds the samples files of checkpoints in a directory, never in Redis. Names that would leave the
  * directory are refused. Any thread.
  */
-#ifndef EVQ_SAMPLES_SAMPLES_FIND_H
-#define EVQ_SAMPLES_SAMPLES_FIND_H
+#ifndef EVQ_SHARED_SAMPLES_SAMPLES_FIND_H
+#define EVQ_SHARED_SAMPLES_SAMPLES_FIND_H
 
 #include "shared/samples/samples_writer.h"
 

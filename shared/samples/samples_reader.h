@@ -3,8 +3,8 @@
  * which has no header line. The bytes are not trusted, and memory is bounded by the longest line
  * allowed. One thread.
  */
-#ifndef EVQ_SAMPLES_SAMPLES_READER_H
-#define EVQ_SAMPLES_SAMPLES_READER_H
+#ifndef EVQ_SHARED_SAMPLES_SAMPLES_READER_H
+#define EVQ_SHARED_SAMPLES_SAMPLES_READER_H
 
 #include "shared/samples/sample.h"
 

@@ -2,8 +2,8 @@
  * All samples of one task in memory, sorted by id. Pairs the samples of two such sets by id. One
  * thread.
  */
-#ifndef EVQ_SAMPLES_SAMPLES_SET_H
-#define EVQ_SAMPLES_SAMPLES_SET_H
+#ifndef EVQ_SHARED_SAMPLES_SAMPLES_SET_H
+#define EVQ_SHARED_SAMPLES_SAMPLES_SET_H
 
 #include "shared/base/arena.h"
 #include "shared/samples/samples_reader.h"

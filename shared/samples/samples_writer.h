@@ -3,8 +3,8 @@
  * and task determine the name, and the content has no time in it, so a repeated attempt replaces
  * the file by an equal one. One thread.
  */
-#ifndef EVQ_SAMPLES_SAMPLES_WRITER_H
-#define EVQ_SAMPLES_SAMPLES_WRITER_H
+#ifndef EVQ_SHARED_SAMPLES_SAMPLES_WRITER_H
+#define EVQ_SHARED_SAMPLES_SAMPLES_WRITER_H
 
 #include "shared/samples/sample.h"
 

@@ -1,8 +1,8 @@
 /*
  * The BCa bootstrap of a weighted mean whose items come in groups. Any thread.
  */
-#ifndef EVQ_STATISTICS_BOOTSTRAP_H
-#define EVQ_STATISTICS_BOOTSTRAP_H
+#ifndef EVQ_SHARED_STATISTICS_BOOTSTRAP_H
+#define EVQ_SHARED_STATISTICS_BOOTSTRAP_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * Probabilities and quantiles of the normal distribution and Student's t. Any thread. Arguments
  * that are not numbers give NaN. docs/statistics.md names the sources of the formulas.
  */
-#ifndef EVQ_STATISTICS_DISTRIBUTION_H
-#define EVQ_STATISTICS_DISTRIBUTION_H
+#ifndef EVQ_SHARED_STATISTICS_DISTRIBUTION_H
+#define EVQ_SHARED_STATISTICS_DISTRIBUTION_H
 
 /* P(Z <= z) of a standard normal Z. */
 double evq_normal_below(double z);

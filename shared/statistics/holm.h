@@ -1,8 +1,8 @@
 /*
  * Holm's correction for several tests. Any thread.
  */
-#ifndef EVQ_STATISTICS_HOLM_H
-#define EVQ_STATISTICS_HOLM_H
+#ifndef EVQ_SHARED_STATISTICS_HOLM_H
+#define EVQ_SHARED_STATISTICS_HOLM_H
 
 #include <stddef.h>
 

@@ -2,8 +2,8 @@
  * The mean of one side's scores and its confidence interval. Any thread. docs/statistics.md defines
  * the numbers and names the sources.
  */
-#ifndef EVQ_STATISTICS_MEAN_H
-#define EVQ_STATISTICS_MEAN_H
+#ifndef EVQ_SHARED_STATISTICS_MEAN_H
+#define EVQ_SHARED_STATISTICS_MEAN_H
 
 #include <stddef.h>
 #include <stdint.h>

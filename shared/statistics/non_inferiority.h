@@ -1,8 +1,8 @@
 /*
  * Decides whether a candidate is no worse than a baseline by more than a margin. Any thread.
  */
-#ifndef EVQ_STATISTICS_NON_INFERIORITY_H
-#define EVQ_STATISTICS_NON_INFERIORITY_H
+#ifndef EVQ_SHARED_STATISTICS_NON_INFERIORITY_H
+#define EVQ_SHARED_STATISTICS_NON_INFERIORITY_H
 
 #include "shared/statistics/paired.h"
 

@@ -3,8 +3,8 @@
  * thread. Every difference is candidate - baseline. docs/statistics.md defines each number and
  * names its source.
  */
-#ifndef EVQ_STATISTICS_PAIRED_H
-#define EVQ_STATISTICS_PAIRED_H
+#ifndef EVQ_SHARED_STATISTICS_PAIRED_H
+#define EVQ_SHARED_STATISTICS_PAIRED_H
 
 #include <stdbool.h>
 #include <stddef.h>

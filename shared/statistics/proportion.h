@@ -3,8 +3,8 @@
  * that only the candidate has right; losses: items that only the baseline has right.
  * docs/statistics.md names the sources.
  */
-#ifndef EVQ_STATISTICS_PROPORTION_H
-#define EVQ_STATISTICS_PROPORTION_H
+#ifndef EVQ_SHARED_STATISTICS_PROPORTION_H
+#define EVQ_SHARED_STATISTICS_PROPORTION_H
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 /*
  * Sends random operations to the server and to the model, and compares the answers.
  */
-#ifndef EVQ_TESTS_QUEUE_DRIVE_H
-#define EVQ_TESTS_QUEUE_DRIVE_H
+#ifndef EVQ_TESTS_INTEGRATION_QUEUE_DRIVE_H
+#define EVQ_TESTS_INTEGRATION_QUEUE_DRIVE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

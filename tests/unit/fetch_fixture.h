@@ -1,8 +1,8 @@
 /*
  * A producer that serves a file of its memory on loopback, and a worker that fetches it.
  */
-#ifndef EVQ_TESTS_FETCH_FIXTURE_H
-#define EVQ_TESTS_FETCH_FIXTURE_H
+#ifndef EVQ_TESTS_UNIT_FETCH_FIXTURE_H
+#define EVQ_TESTS_UNIT_FETCH_FIXTURE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /*
  * A random GPT-2 with its tokenizer, and tasks over a little text, for the native evaluator.
  */
-#ifndef EVQ_TESTS_GPT_FIXTURE_H
-#define EVQ_TESTS_GPT_FIXTURE_H
+#ifndef EVQ_TESTS_UNIT_GPT_FIXTURE_H
+#define EVQ_TESTS_UNIT_GPT_FIXTURE_H
 
 #include "native_fixture.h"
 

@@ -1,8 +1,8 @@
 /*
  * A folder for bad checkpoints, each of which must be refused with a status and words that name it.
  */
-#ifndef EVQ_TESTS_HOSTILE_CHECKPOINT_H
-#define EVQ_TESTS_HOSTILE_CHECKPOINT_H
+#ifndef EVQ_TESTS_UNIT_HOSTILE_CHECKPOINT_H
+#define EVQ_TESTS_UNIT_HOSTILE_CHECKPOINT_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /*
  * A language model from a checkpoint on the CPU backend, and texts scored by it.
  */
-#ifndef EVQ_TESTS_MODEL_FIXTURE_H
-#define EVQ_TESTS_MODEL_FIXTURE_H
+#ifndef EVQ_TESTS_UNIT_MODEL_FIXTURE_H
+#define EVQ_TESTS_UNIT_MODEL_FIXTURE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

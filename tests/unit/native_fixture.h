@@ -2,8 +2,8 @@
  * A native evaluator on the CPU, a scratch directory for small models and data, and what its report
  * saw last.
  */
-#ifndef EVQ_TESTS_NATIVE_FIXTURE_H
-#define EVQ_TESTS_NATIVE_FIXTURE_H
+#ifndef EVQ_TESTS_UNIT_NATIVE_FIXTURE_H
+#define EVQ_TESTS_UNIT_NATIVE_FIXTURE_H
 
 #include <fcntl.h>
 #include <math.h>

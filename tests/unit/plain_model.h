@@ -2,8 +2,8 @@
  * Plans of tokens with random weights, run by the CPU backend under every instruction set of the
  * machine, to be compared with plain loops in double.
  */
-#ifndef EVQ_TESTS_PLAIN_MODEL_H
-#define EVQ_TESTS_PLAIN_MODEL_H
+#ifndef EVQ_TESTS_UNIT_PLAIN_MODEL_H
+#define EVQ_TESTS_UNIT_PLAIN_MODEL_H
 
 #include <math.h>
 #include <setjmp.h>

@@ -12,8 +12,8 @@
  *                       done {}
  *                       error {status crash message detail}
  */
-#ifndef EVQ_WORKER_CHANNEL_H
-#define EVQ_WORKER_CHANNEL_H
+#ifndef EVQ_WORKER_CHILD_CHANNEL_H
+#define EVQ_WORKER_CHILD_CHANNEL_H
 
 #include "shared/base/buffer.h"
 #include "shared/queue/codec.h"

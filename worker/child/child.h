@@ -3,8 +3,8 @@
  * takes jobs from the supervisor through file descriptor EVQ_CHILD_FD. It never sees Redis or a
  * token.
  */
-#ifndef EVQ_WORKER_CHILD_H
-#define EVQ_WORKER_CHILD_H
+#ifndef EVQ_WORKER_CHILD_CHILD_H
+#define EVQ_WORKER_CHILD_CHILD_H
 
 #include "worker/options.h"
 

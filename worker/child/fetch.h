@@ -3,8 +3,8 @@
  * stored in this machine's memory if it fits, otherwise in the scratch directory. Exactly the
  * announced number of bytes is accepted, and their XXH3-128 checksum must match. One thread.
  */
-#ifndef EVQ_WORKER_FETCH_H
-#define EVQ_WORKER_FETCH_H
+#ifndef EVQ_WORKER_CHILD_FETCH_H
+#define EVQ_WORKER_CHILD_FETCH_H
 
 #include "worker/child/scratch.h"
 #include "worker/evaluators/evaluator.h"

@@ -2,8 +2,8 @@
  * Merges the parts of a sharded job. Sums are added in shard order, and metrics are formed once, by
  * the same code as without shards. The supervisor calls it (lease.c), not the child. One thread.
  */
-#ifndef EVQ_WORKER_MERGE_H
-#define EVQ_WORKER_MERGE_H
+#ifndef EVQ_WORKER_CHILD_MERGE_H
+#define EVQ_WORKER_CHILD_MERGE_H
 
 #include "shared/queue/queue.h"
 #include "worker/evaluators/result_files.h"

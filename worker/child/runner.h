@@ -3,8 +3,8 @@
  * the native engine and persistent programs warm. Used by the child of a slot and by `evalq-worker
  * eval`. One thread.
  */
-#ifndef EVQ_WORKER_RUNNER_H
-#define EVQ_WORKER_RUNNER_H
+#ifndef EVQ_WORKER_CHILD_RUNNER_H
+#define EVQ_WORKER_CHILD_RUNNER_H
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/failure.h"

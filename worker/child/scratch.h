@@ -3,8 +3,8 @@
  * emptied when it ends), prepared/ (results of prepare commands). It belongs to this user, and all
  * of the user's workers share it. Any thread.
  */
-#ifndef EVQ_WORKER_SCRATCH_H
-#define EVQ_WORKER_SCRATCH_H
+#ifndef EVQ_WORKER_CHILD_SCRATCH_H
+#define EVQ_WORKER_CHILD_SCRATCH_H
 
 #include <stdbool.h>
 #include <stddef.h>

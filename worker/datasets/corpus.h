@@ -3,8 +3,8 @@
  * them, as token ids in one array. It is made from text by a tokenizer, or read from a file of
  * tokens. Read-only once open.
  */
-#ifndef EVQ_WORKER_CORPUS_H
-#define EVQ_WORKER_CORPUS_H
+#ifndef EVQ_WORKER_DATASETS_CORPUS_H
+#define EVQ_WORKER_DATASETS_CORPUS_H
 
 #include <stdbool.h>
 #include <sys/stat.h>

@@ -1,8 +1,8 @@
 /*
  * What the readers of text, prompt items and tokens share while a corpus grows. One thread.
  */
-#ifndef EVQ_WORKER_CORPUS_BUILD_H
-#define EVQ_WORKER_CORPUS_BUILD_H
+#ifndef EVQ_WORKER_DATASETS_CORPUS_BUILD_H
+#define EVQ_WORKER_DATASETS_CORPUS_BUILD_H
 
 #include "shared/base/buffer.h"
 #include "worker/datasets/corpus.h"

@@ -3,8 +3,8 @@
  * They are kept in their own type and converted row by row for a batch. Each format is one file,
  * registered in dataset.c. Read-only once open.
  */
-#ifndef EVQ_WORKER_DATASET_H
-#define EVQ_WORKER_DATASET_H
+#ifndef EVQ_WORKER_DATASETS_DATASET_H
+#define EVQ_WORKER_DATASETS_DATASET_H
 
 #include <sys/stat.h>
 

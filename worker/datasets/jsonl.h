@@ -2,8 +2,8 @@
  * Lines of a file in memory, and JSON objects with one per line. Any thread; each reader belongs to
  * one caller.
  */
-#ifndef EVQ_WORKER_JSONL_H
-#define EVQ_WORKER_JSONL_H
+#ifndef EVQ_WORKER_DATASETS_JSONL_H
+#define EVQ_WORKER_DATASETS_JSONL_H
 
 #include <stdbool.h>
 

@@ -3,8 +3,8 @@
  * uint16 or uint32), .npy (one dimension of integers), otherwise plain uint16 or uint32 as nanoGPT
  * writes them, for which the caller must name the type. Numbers are little-endian. Any thread.
  */
-#ifndef EVQ_WORKER_TOKEN_FILE_H
-#define EVQ_WORKER_TOKEN_FILE_H
+#ifndef EVQ_WORKER_DATASETS_TOKEN_FILE_H
+#define EVQ_WORKER_DATASETS_TOKEN_FILE_H
 
 #include <stddef.h>
 

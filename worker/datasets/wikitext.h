@@ -2,8 +2,8 @@
  * Reads WikiText as lm-evaluation-harness does: by pages instead of lines, and detokenized. Any
  * thread.
  */
-#ifndef EVQ_WORKER_WIKITEXT_H
-#define EVQ_WORKER_WIKITEXT_H
+#ifndef EVQ_WORKER_DATASETS_WIKITEXT_H
+#define EVQ_WORKER_DATASETS_WIKITEXT_H
 
 #include "shared/base/buffer.h"
 

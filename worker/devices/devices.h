@@ -2,8 +2,8 @@
  * Decides which devices of this machine each slot gets. It asks NVML, which is loaded at run time,
  * and never CUDA. Any thread.
  */
-#ifndef EVQ_WORKER_DEVICES_H
-#define EVQ_WORKER_DEVICES_H
+#ifndef EVQ_WORKER_DEVICES_DEVICES_H
+#define EVQ_WORKER_DEVICES_DEVICES_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * that has fallen off the bus, so each GPU has a thread of its own. A reader never waits. Readers:
  * one thread.
  */
-#ifndef EVQ_WORKER_GPU_MONITOR_H
-#define EVQ_WORKER_GPU_MONITOR_H
+#ifndef EVQ_WORKER_DEVICES_GPU_MONITOR_H
+#define EVQ_WORKER_DEVICES_GPU_MONITOR_H
 
 #include "worker/devices/devices.h"
 #include "worker/devices/nvml.h"

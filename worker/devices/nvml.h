@@ -3,8 +3,8 @@
  * state, without CUDA. An open handle is for one thread; several threads may open one each. Calls
  * may be slow, and may never return if a GPU has fallen off the bus.
  */
-#ifndef EVQ_WORKER_NVML_H
-#define EVQ_WORKER_NVML_H
+#ifndef EVQ_WORKER_DEVICES_NVML_H
+#define EVQ_WORKER_DEVICES_NVML_H
 
 #include <stdbool.h>
 #include <stddef.h>

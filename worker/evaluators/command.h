@@ -2,8 +2,8 @@
  * The command evaluator: a program of the worker's configuration, run once per attempt.
  * docs/evaluators.md. One thread.
  */
-#ifndef EVQ_WORKER_COMMAND_H
-#define EVQ_WORKER_COMMAND_H
+#ifndef EVQ_WORKER_EVALUATORS_COMMAND_H
+#define EVQ_WORKER_EVALUATORS_COMMAND_H
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/failure.h"

@@ -3,8 +3,8 @@
  * secrets nor variables that Slurm or torchrun set for another process reach the program. Any
  * thread.
  */
-#ifndef EVQ_WORKER_ENVIRONMENT_H
-#define EVQ_WORKER_ENVIRONMENT_H
+#ifndef EVQ_WORKER_EVALUATORS_ENVIRONMENT_H
+#define EVQ_WORKER_EVALUATORS_ENVIRONMENT_H
 
 #include "shared/config/config.h"
 

@@ -2,8 +2,8 @@
  * What every kind of evaluator takes and reports when it turns a checkpoint and a suite into
  * results. An evaluator lives in the child of one slot; one thread.
  */
-#ifndef EVQ_WORKER_EVALUATOR_H
-#define EVQ_WORKER_EVALUATOR_H
+#ifndef EVQ_WORKER_EVALUATORS_EVALUATOR_H
+#define EVQ_WORKER_EVALUATORS_EVALUATOR_H
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
  * What is kept of a failed evaluation besides its one-sentence error: whether a process of the
  * evaluator crashed, and all details worth reading (exit status, end of the log).
  */
-#ifndef EVQ_WORKER_FAILURE_H
-#define EVQ_WORKER_FAILURE_H
+#ifndef EVQ_WORKER_EVALUATORS_FAILURE_H
+#define EVQ_WORKER_EVALUATORS_FAILURE_H
 
 #include <stdbool.h>
 

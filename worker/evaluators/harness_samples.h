@@ -1,8 +1,8 @@
 /*
  * Reads the samples that lm-evaluation-harness and lmms-eval write with --log_samples. One thread.
  */
-#ifndef EVQ_WORKER_HARNESS_SAMPLES_H
-#define EVQ_WORKER_HARNESS_SAMPLES_H
+#ifndef EVQ_WORKER_EVALUATORS_HARNESS_SAMPLES_H
+#define EVQ_WORKER_EVALUATORS_HARNESS_SAMPLES_H
 
 #include "shared/queue/result.h"
 #include "worker/evaluators/sample_store.h"

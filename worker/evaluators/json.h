@@ -3,8 +3,8 @@
  * -Infinity, which are not JSON; they are read as the texts "NaN", "Infinity" and "-Infinity".
  * Integers are read as reals. Any thread.
  */
-#ifndef EVQ_WORKER_JSON_H
-#define EVQ_WORKER_JSON_H
+#ifndef EVQ_WORKER_EVALUATORS_JSON_H
+#define EVQ_WORKER_EVALUATORS_JSON_H
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -3,8 +3,8 @@
  * its standard input and answers on its standard output, so that imports, data and model stay warm.
  * docs/evaluators.md describes the protocol. One thread.
  */
-#ifndef EVQ_WORKER_PERSISTENT_H
-#define EVQ_WORKER_PERSISTENT_H
+#ifndef EVQ_WORKER_EVALUATORS_PERSISTENT_H
+#define EVQ_WORKER_EVALUATORS_PERSISTENT_H
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/failure.h"

@@ -1,8 +1,8 @@
 /*
  * Splits the location of a checkpoint into a root directory and a path beneath it. Any thread.
  */
-#ifndef EVQ_WORKER_PLACE_H
-#define EVQ_WORKER_PLACE_H
+#ifndef EVQ_WORKER_EVALUATORS_PLACEMENT_H
+#define EVQ_WORKER_EVALUATORS_PLACEMENT_H
 
 #include "shared/base/error.h"
 #include "shared/queue/job.h"

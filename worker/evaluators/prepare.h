@@ -3,8 +3,8 @@
  * and variant. The slots and workers that use the same scratch directory share the result, and the
  * least recently used is removed first. docs/evaluators.md describes it. One thread.
  */
-#ifndef EVQ_WORKER_PREPARE_H
-#define EVQ_WORKER_PREPARE_H
+#ifndef EVQ_WORKER_EVALUATORS_PREPARE_H
+#define EVQ_WORKER_EVALUATORS_PREPARE_H
 
 #include "worker/evaluators/command.h"
 

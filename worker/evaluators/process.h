@@ -3,8 +3,8 @@
  * between us and the program survives our own SIGKILL just long enough to kill the group, so that
  * no grandchild keeps a GPU. One thread.
  */
-#ifndef EVQ_WORKER_PROCESS_H
-#define EVQ_WORKER_PROCESS_H
+#ifndef EVQ_WORKER_EVALUATORS_PROCESS_H
+#define EVQ_WORKER_EVALUATORS_PROCESS_H
 
 #include <stdbool.h>
 #include <stddef.h>

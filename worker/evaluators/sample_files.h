@@ -2,8 +2,8 @@
  * Reads the samples that a command left beside its results: samples.jsonl of the documented form,
  * or the files of a harness. One thread.
  */
-#ifndef EVQ_WORKER_SAMPLE_FILES_H
-#define EVQ_WORKER_SAMPLE_FILES_H
+#ifndef EVQ_WORKER_EVALUATORS_SAMPLE_FILES_H
+#define EVQ_WORKER_EVALUATORS_SAMPLE_FILES_H
 
 #include "worker/evaluators/evaluator.h"
 

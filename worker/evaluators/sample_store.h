@@ -2,8 +2,8 @@
  * Keeps the samples of the tasks of one attempt, if the suite wants them. Bad samples never fail a
  * job: its numbers are published with a note that says why there are no samples. One thread.
  */
-#ifndef EVQ_WORKER_SAMPLE_STORE_H
-#define EVQ_WORKER_SAMPLE_STORE_H
+#ifndef EVQ_WORKER_EVALUATORS_SAMPLE_STORE_H
+#define EVQ_WORKER_EVALUATORS_SAMPLE_STORE_H
 
 #include <jansson.h>
 

@@ -2,8 +2,8 @@
  * Interprets the JSON lines in which a persistent program reports a task or its samples. One
  * thread.
  */
-#ifndef EVQ_WORKER_TASK_LINES_H
-#define EVQ_WORKER_TASK_LINES_H
+#ifndef EVQ_WORKER_EVALUATORS_TASK_LINES_H
+#define EVQ_WORKER_EVALUATORS_TASK_LINES_H
 
 #include "worker/evaluators/sample_store.h"
 

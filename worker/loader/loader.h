@@ -2,8 +2,8 @@
  * Moves the tensors of a checkpoint into a backend's weights. Also finds and opens the backends
  * (evq_backend_..., in backend.c). One thread for each backend.
  */
-#ifndef EVQ_WORKER_LOADER_H
-#define EVQ_WORKER_LOADER_H
+#ifndef EVQ_WORKER_LOADER_LOADER_H
+#define EVQ_WORKER_LOADER_LOADER_H
 
 #include "kernels/backend.h"
 #include "worker/child/progress.h"

@@ -3,8 +3,8 @@
  * two over samples) run on the device and on the CPU backend, and the results are compared. Any
  * thread.
  */
-#ifndef EVQ_WORKER_SELFCHECK_H
-#define EVQ_WORKER_SELFCHECK_H
+#ifndef EVQ_WORKER_LOADER_SELFCHECK_H
+#define EVQ_WORKER_LOADER_SELFCHECK_H
 
 #include "kernels/backend.h"
 

@@ -6,8 +6,8 @@
  * with the fallback, so a family checks for a fault once, at the end. Not for sharing between
  * threads.
  */
-#ifndef EVQ_WORKER_MODEL_CONFIG_H
-#define EVQ_WORKER_MODEL_CONFIG_H
+#ifndef EVQ_WORKER_MODELS_CONFIG_H
+#define EVQ_WORKER_MODELS_CONFIG_H
 
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/config/config.h"

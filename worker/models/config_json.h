@@ -2,8 +2,8 @@
  * Reads config.json as a flat list of names and values: {"a": {"b": [1, "x"]}} gives a.b.0 and
  * a.b.1. Accepts NaN and Infinity, as Python writes them. Levels below the fourth are skipped.
  */
-#ifndef EVQ_WORKER_MODEL_CONFIG_JSON_H
-#define EVQ_WORKER_MODEL_CONFIG_JSON_H
+#ifndef EVQ_WORKER_MODELS_CONFIG_JSON_H
+#define EVQ_WORKER_MODELS_CONFIG_JSON_H
 
 #include "shared/base/arena.h"
 

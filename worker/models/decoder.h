@@ -3,8 +3,8 @@
  * around both, a norm, and a scoring head. A family gives the names of its tensors and reads its
  * configuration into a shape; this file makes the plan.
  */
-#ifndef EVQ_WORKER_MODEL_DECODER_H
-#define EVQ_WORKER_MODEL_DECODER_H
+#ifndef EVQ_WORKER_MODELS_DECODER_H
+#define EVQ_WORKER_MODELS_DECODER_H
 
 #include "worker/models/config.h"
 #include "worker/models/model.h"

@@ -2,8 +2,8 @@
  * What the families that are built like Llama share: the names of tensors, and most of the
  * configuration.
  */
-#ifndef EVQ_WORKER_MODEL_LLAMA_H
-#define EVQ_WORKER_MODEL_LLAMA_H
+#ifndef EVQ_WORKER_MODELS_LLAMA_H
+#define EVQ_WORKER_MODELS_LLAMA_H
 
 #include "worker/models/decoder.h"
 

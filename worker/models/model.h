@@ -3,8 +3,8 @@
  * tensors fill which weight of the plan. Each family is one file, registered in model.c. No tensor
  * data is read here.
  */
-#ifndef EVQ_WORKER_MODEL_H
-#define EVQ_WORKER_MODEL_H
+#ifndef EVQ_WORKER_MODELS_MODEL_H
+#define EVQ_WORKER_MODELS_MODEL_H
 
 #include "kernels/backend.h"
 #include "shared/checkpoint/checkpoint.h"

@@ -3,8 +3,8 @@
  * supports the types default, linear, llama3 and yarn. Others depend on the length of the text and
  * are refused.
  */
-#ifndef EVQ_WORKER_MODEL_ROPE_H
-#define EVQ_WORKER_MODEL_ROPE_H
+#ifndef EVQ_WORKER_MODELS_ROPE_H
+#define EVQ_WORKER_MODELS_ROPE_H
 
 #include "worker/models/decoder.h"
 

@@ -2,8 +2,8 @@
  * Finds the tensors that a model needs in a checkpoint, by name and shape. Nothing is guessed. Not
  * for sharing between threads.
  */
-#ifndef EVQ_WORKER_MODEL_WEIGHTS_H
-#define EVQ_WORKER_MODEL_WEIGHTS_H
+#ifndef EVQ_WORKER_MODELS_WEIGHTS_H
+#define EVQ_WORKER_MODELS_WEIGHTS_H
 
 #include "worker/models/model.h"
 

@@ -3,8 +3,8 @@
  * The waiting times, limits and words of the supervisor's retries stand here and nowhere else.
  * The supervisor's single thread.
  */
-#ifndef EVQ_WORKER_CAUSES_H
-#define EVQ_WORKER_CAUSES_H
+#ifndef EVQ_WORKER_SUPERVISOR_CAUSES_H
+#define EVQ_WORKER_SUPERVISOR_CAUSES_H
 
 #include "shared/queue/queue.h"
 

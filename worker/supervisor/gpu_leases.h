@@ -2,8 +2,8 @@
  * Shares the GPUs of this machine between its workers by leases in Redis. A slot has a child only
  * while its GPUs are leased. The supervisor's single thread. docs/gpu.md describes it.
  */
-#ifndef EVQ_WORKER_GPU_LEASES_H
-#define EVQ_WORKER_GPU_LEASES_H
+#ifndef EVQ_WORKER_SUPERVISOR_GPU_LEASES_H
+#define EVQ_WORKER_SUPERVISOR_GPU_LEASES_H
 
 #include "shared/config/config.h"
 #include "shared/queue/queue.h"

@@ -2,8 +2,8 @@
  * One claimed job, from its claim until Redis has recorded its end. Results of the child wait here
  * until they are published, so an outage of Redis loses nothing. The supervisor's single thread.
  */
-#ifndef EVQ_WORKER_LEASE_H
-#define EVQ_WORKER_LEASE_H
+#ifndef EVQ_WORKER_SUPERVISOR_LEASE_H
+#define EVQ_WORKER_SUPERVISOR_LEASE_H
 
 #include "shared/base/buffer.h"
 #include "shared/config/config.h"

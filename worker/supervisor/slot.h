@@ -1,8 +1,8 @@
 /*
  * One slot: its devices and the child process that uses them. The supervisor's single thread.
  */
-#ifndef EVQ_WORKER_SLOT_H
-#define EVQ_WORKER_SLOT_H
+#ifndef EVQ_WORKER_SUPERVISOR_SLOT_H
+#define EVQ_WORKER_SUPERVISOR_SLOT_H
 
 #include <sys/types.h>
 

@@ -21,8 +21,8 @@
  *   gpu_leases.c       shares the machine's GPUs between its workers
  *   status.c           what `evalq status` shows of this worker
  */
-#ifndef EVQ_WORKER_SUPERVISOR_H
-#define EVQ_WORKER_SUPERVISOR_H
+#ifndef EVQ_WORKER_SUPERVISOR_SUPERVISOR_H
+#define EVQ_WORKER_SUPERVISOR_SUPERVISOR_H
 
 #include "worker/devices/gpu_monitor.h"
 #include "worker/options.h"

@@ -3,8 +3,8 @@
  * metrics from the sums. evq_task_metrics() forms the metrics once, from the sums of all shards.
  * Each task is one file, registered in task_table.c.
  */
-#ifndef EVQ_WORKER_TASK_H
-#define EVQ_WORKER_TASK_H
+#ifndef EVQ_WORKER_TASKS_TASK_H
+#define EVQ_WORKER_TASKS_TASK_H
 
 #include "kernels/backend.h"
 #include "shared/config/config.h"

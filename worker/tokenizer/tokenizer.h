@@ -6,8 +6,8 @@
  * An open tokenizer does not change, so any number of threads can encode with it, each with a
  * scratch of its own.
  */
-#ifndef EVQ_WORKER_TOKENIZER_H
-#define EVQ_WORKER_TOKENIZER_H
+#ifndef EVQ_WORKER_TOKENIZER_TOKENIZER_H
+#define EVQ_WORKER_TOKENIZER_TOKENIZER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
  * The text of evalq.yaml, as `evalq init` and `evalq suite` write it. One thread.
  */
-#ifndef EVQ_CLI_CONFIG_FILE_H
-#define EVQ_CLI_CONFIG_FILE_H
+#ifndef EVQ_PRODUCER_CLI_INIT_CONFIG_FILE_H
+#define EVQ_PRODUCER_CLI_INIT_CONFIG_FILE_H
 
 #include "shared/base/buffer.h"
 

@@ -1,8 +1,8 @@
 /*
  * What `evalq init` finds in the working directory. One thread.
  */
-#ifndef EVQ_CLI_PROJECT_H
-#define EVQ_CLI_PROJECT_H
+#ifndef EVQ_PRODUCER_CLI_INIT_PROJECT_H
+#define EVQ_PRODUCER_CLI_INIT_PROJECT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
  * Follows the results of one run, or of every run of the queue. One thread.
  */
-#ifndef EVQ_CLI_FEED_H
-#define EVQ_CLI_FEED_H
+#ifndef EVQ_PRODUCER_CLI_INSPECT_FEED_H
+#define EVQ_PRODUCER_CLI_INSPECT_FEED_H
 
 #include "shared/queue/queue.h"
 

@@ -2,8 +2,8 @@
  * Checks of the queue and its server. `status` shows the warnings, `doctor` lists all of them. One
  * thread.
  */
-#ifndef EVQ_CLI_HEALTH_H
-#define EVQ_CLI_HEALTH_H
+#ifndef EVQ_PRODUCER_CLI_INSPECT_HEALTH_H
+#define EVQ_PRODUCER_CLI_INSPECT_HEALTH_H
 
 #include "producer/cli/json.h"
 

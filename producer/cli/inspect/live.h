@@ -3,8 +3,8 @@
  * footer below shows what runs and waits and is rewritten in place. Other output appears above the
  * footer. One thread.
  */
-#ifndef EVQ_CLI_LIVE_H
-#define EVQ_CLI_LIVE_H
+#ifndef EVQ_PRODUCER_CLI_INSPECT_LIVE_H
+#define EVQ_PRODUCER_CLI_INSPECT_LIVE_H
 
 #include "producer/cli/inspect/result_table.h"
 

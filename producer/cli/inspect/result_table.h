@@ -2,8 +2,8 @@
  * The results of runs as a table: a row for each checkpoint and suite, a column for each metric. It
  * grows result by result. One thread.
  */
-#ifndef EVQ_CLI_RESULT_TABLE_H
-#define EVQ_CLI_RESULT_TABLE_H
+#ifndef EVQ_PRODUCER_CLI_INSPECT_RESULT_TABLE_H
+#define EVQ_PRODUCER_CLI_INSPECT_RESULT_TABLE_H
 
 #include "producer/cli/table.h"
 #include "shared/queue/result.h"

@@ -1,8 +1,8 @@
 /*
  * Prints the queue on one screen, for `evalq status` and `evalq top`. One thread.
  */
-#ifndef EVQ_PRODUCER_CLI_STATUS_H
-#define EVQ_PRODUCER_CLI_STATUS_H
+#ifndef EVQ_PRODUCER_CLI_INSPECT_STATUS_H
+#define EVQ_PRODUCER_CLI_INSPECT_STATUS_H
 
 #include "producer/cli/cli.h"
 

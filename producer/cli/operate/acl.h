@@ -2,8 +2,8 @@
  * Writes Redis' ACL file for evalq's roles. A role may call its functions, and the commands that
  * they use, on the keys of the queue. It may not administer the server. One thread.
  */
-#ifndef EVQ_CLI_ACL_H
-#define EVQ_CLI_ACL_H
+#ifndef EVQ_PRODUCER_CLI_OPERATE_ACL_H
+#define EVQ_PRODUCER_CLI_OPERATE_ACL_H
 
 #include "producer/cli/cli.h"
 

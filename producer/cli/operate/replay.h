@@ -2,8 +2,8 @@
  * Delivers results to a sink again: all results in the stream, and those that were removed from the
  * stream before the sink got them. One thread.
  */
-#ifndef EVQ_CLI_REPLAY_H
-#define EVQ_CLI_REPLAY_H
+#ifndef EVQ_PRODUCER_CLI_OPERATE_REPLAY_H
+#define EVQ_PRODUCER_CLI_OPERATE_REPLAY_H
 
 #include "producer/cli/cli.h"
 

@@ -2,8 +2,8 @@
  * Decides which checkpoints of a run to keep: the best by one metric, the newest, and those in use.
  * Also decides what of the others may be removed. One thread.
  */
-#ifndef EVQ_CLI_RETENTION_H
-#define EVQ_CLI_RETENTION_H
+#ifndef EVQ_PRODUCER_CLI_OPERATE_RETENTION_H
+#define EVQ_PRODUCER_CLI_OPERATE_RETENTION_H
 
 #include <stdbool.h>
 #include <stddef.h>

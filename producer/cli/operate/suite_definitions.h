@@ -1,8 +1,8 @@
 /*
  * Registers the suites of this configuration with the queue. One thread.
  */
-#ifndef EVQ_CLI_OFFER_H
-#define EVQ_CLI_OFFER_H
+#ifndef EVQ_PRODUCER_CLI_OPERATE_SUITE_DEFINITIONS_H
+#define EVQ_PRODUCER_CLI_OPERATE_SUITE_DEFINITIONS_H
 
 #include "producer/cli/cli.h"
 

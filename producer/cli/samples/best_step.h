@@ -2,8 +2,8 @@
  * `evalq best RUN --significant`: finds the earliest step whose samples do not differ significantly
  * from those of the best step. One thread.
  */
-#ifndef EVQ_CLI_BEST_STEP_H
-#define EVQ_CLI_BEST_STEP_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_BEST_STEP_H
+#define EVQ_PRODUCER_CLI_SAMPLES_BEST_STEP_H
 
 #include "producer/cli/cli.h"
 

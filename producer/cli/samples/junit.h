@@ -1,8 +1,8 @@
 /*
  * Writes a JUnit report with one test case, which CI systems show. One thread.
  */
-#ifndef EVQ_CLI_JUNIT_H
-#define EVQ_CLI_JUNIT_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_JUNIT_H
+#define EVQ_PRODUCER_CLI_SAMPLES_JUNIT_H
 
 #include "shared/base/error.h"
 

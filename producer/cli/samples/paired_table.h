@@ -2,8 +2,8 @@
  * Prints the table of `evalq compare A@STEP B@STEP`, which compares two checkpoints item by item.
  * One thread.
  */
-#ifndef EVQ_CLI_PAIRED_TABLE_H
-#define EVQ_CLI_PAIRED_TABLE_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_PAIRED_TABLE_H
+#define EVQ_PRODUCER_CLI_SAMPLES_PAIRED_TABLE_H
 
 #include "producer/cli/cli.h"
 

@@ -2,8 +2,8 @@
  * Finds samples files of checkpoints that a user names as RUN@STEP, by the options of a verb. One
  * thread.
  */
-#ifndef EVQ_CLI_SAMPLE_FILES_H
-#define EVQ_CLI_SAMPLE_FILES_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_SAMPLE_FILES_H
+#define EVQ_PRODUCER_CLI_SAMPLES_SAMPLE_FILES_H
 
 #include "producer/cli/cli.h"
 #include "shared/samples/samples_find.h"

@@ -2,8 +2,8 @@
  * Prints texts of models, which are not trusted: no control character reaches the terminal. One
  * thread.
  */
-#ifndef EVQ_CLI_SAMPLE_TEXT_H
-#define EVQ_CLI_SAMPLE_TEXT_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_SAMPLE_TEXT_H
+#define EVQ_PRODUCER_CLI_SAMPLES_SAMPLE_TEXT_H
 
 #include <jansson.h>
 

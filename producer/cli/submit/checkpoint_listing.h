@@ -1,8 +1,8 @@
 /*
  * Finds checkpoints in a directory by their names. One thread.
  */
-#ifndef EVQ_CLI_FOUND_H
-#define EVQ_CLI_FOUND_H
+#ifndef EVQ_PRODUCER_CLI_SUBMIT_CHECKPOINT_LISTING_H
+#define EVQ_PRODUCER_CLI_SUBMIT_CHECKPOINT_LISTING_H
 
 #include <stdbool.h>
 #include <stddef.h>

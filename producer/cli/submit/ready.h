@@ -8,8 +8,8 @@
  *      EVQ_READY_MS.
  * One thread.
  */
-#ifndef EVQ_CLI_READY_H
-#define EVQ_CLI_READY_H
+#ifndef EVQ_PRODUCER_CLI_SUBMIT_READY_H
+#define EVQ_PRODUCER_CLI_SUBMIT_READY_H
 
 #include <stdbool.h>
 #include <stddef.h>

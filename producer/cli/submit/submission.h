@@ -1,8 +1,8 @@
 /*
  * Submits one checkpoint on disk as jobs. One thread.
  */
-#ifndef EVQ_CLI_SUBMISSION_H
-#define EVQ_CLI_SUBMISSION_H
+#ifndef EVQ_PRODUCER_CLI_SUBMIT_SUBMISSION_H
+#define EVQ_PRODUCER_CLI_SUBMIT_SUBMISSION_H
 
 #include "producer/cli/cli.h"
 #include "producer/cli/submit/ready.h"

@@ -1,8 +1,8 @@
 /*
  * Waits until jobs or runs have ended. One thread.
  */
-#ifndef EVQ_CLI_WAITING_H
-#define EVQ_CLI_WAITING_H
+#ifndef EVQ_PRODUCER_CLI_SUBMIT_WAITING_H
+#define EVQ_PRODUCER_CLI_SUBMIT_WAITING_H
 
 #include "producer/cli/cli.h"
 

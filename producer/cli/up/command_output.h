@@ -2,8 +2,8 @@
  * Splits the output of a command into complete lines and the lines at the bottom that it still
  * rewrites, such as progress bars. One thread.
  */
-#ifndef EVQ_CLI_UP_COMMAND_OUTPUT_H
-#define EVQ_CLI_UP_COMMAND_OUTPUT_H
+#ifndef EVQ_PRODUCER_CLI_UP_COMMAND_OUTPUT_H
+#define EVQ_PRODUCER_CLI_UP_COMMAND_OUTPUT_H
 
 #include "shared/base/buffer.h"
 

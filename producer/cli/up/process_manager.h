@@ -3,8 +3,8 @@
  * loop watches them and takes the signals of the terminal. One thread. One manager per process,
  * because it owns the process's children.
  */
-#ifndef EVQ_CLI_PROCESS_MANAGER_H
-#define EVQ_CLI_PROCESS_MANAGER_H
+#ifndef EVQ_PRODUCER_CLI_UP_PROCESS_MANAGER_H
+#define EVQ_PRODUCER_CLI_UP_PROCESS_MANAGER_H
 
 #include "producer/cli/cli.h"
 #include "producer/cli/json.h"

@@ -2,8 +2,8 @@
  * The private redis-server of `evalq up`: its files, socket, port, configuration and password. One
  * thread.
  */
-#ifndef EVQ_CLI_SERVER_H
-#define EVQ_CLI_SERVER_H
+#ifndef EVQ_PRODUCER_CLI_UP_SERVER_H
+#define EVQ_PRODUCER_CLI_UP_SERVER_H
 
 #include "producer/cli/up/service.h"
 #include "shared/redis/conn.h"

@@ -2,8 +2,8 @@
  * A child process that `evalq up` keeps running: its own process group, its output in a log file, a
  * back-off between restarts, dead when its parent dies. One thread.
  */
-#ifndef EVQ_CLI_SERVICE_H
-#define EVQ_CLI_SERVICE_H
+#ifndef EVQ_PRODUCER_CLI_UP_SERVICE_H
+#define EVQ_PRODUCER_CLI_UP_SERVICE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * Runs the command of `evalq up -- COMMAND`: shows its output above the live results, then waits
  * for its jobs and prints the summary. One thread.
  */
-#ifndef EVQ_CLI_TRAINING_H
-#define EVQ_CLI_TRAINING_H
+#ifndef EVQ_PRODUCER_CLI_UP_TRAINING_H
+#define EVQ_PRODUCER_CLI_UP_TRAINING_H
 
 #include "producer/cli/up/process_manager.h"
 

@@ -15,8 +15,8 @@
  * The client's sender thread, the gateway and `evalq gc` use pins. Any thread; several processes
  * may work in one directory.
  */
-#ifndef EVQ_PRODUCER_PIN_H
-#define EVQ_PRODUCER_PIN_H
+#ifndef EVQ_PRODUCER_CLIENT_PINS_PIN_H
+#define EVQ_PRODUCER_CLIENT_PINS_PIN_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -4,8 +4,8 @@
  * stays for `evalq retry`: at most a day, only the newest four of the run, and only while no new
  * pin needs the space. One thread: the client's sender, or the gateway's thread for pins.
  */
-#ifndef EVQ_PRODUCER_PIN_RELEASER_H
-#define EVQ_PRODUCER_PIN_RELEASER_H
+#ifndef EVQ_PRODUCER_CLIENT_PINS_PIN_RELEASER_H
+#define EVQ_PRODUCER_CLIENT_PINS_PIN_RELEASER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
  * Clones and removes directory trees, for pins. Any thread.
  */
-#ifndef EVQ_PRODUCER_TREE_H
-#define EVQ_PRODUCER_TREE_H
+#ifndef EVQ_PRODUCER_CLIENT_PINS_TREE_COPY_H
+#define EVQ_PRODUCER_CLIENT_PINS_TREE_COPY_H
 
 #include <stdbool.h>
 #include <stdint.h>

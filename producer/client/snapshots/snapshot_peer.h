@@ -2,8 +2,8 @@
  * One connection of the snapshot server: reads one request, then sends the reply and the requested
  * bytes. The server's thread.
  */
-#ifndef EVQ_PRODUCER_SNAPSHOT_PEER_H
-#define EVQ_PRODUCER_SNAPSHOT_PEER_H
+#ifndef EVQ_PRODUCER_CLIENT_SNAPSHOTS_SNAPSHOT_PEER_H
+#define EVQ_PRODUCER_CLIENT_SNAPSHOTS_SNAPSHOT_PEER_H
 
 #include <stdbool.h>
 

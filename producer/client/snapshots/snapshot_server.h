@@ -10,8 +10,8 @@
  *
  * The owner calls the functions from one thread at a time.
  */
-#ifndef EVQ_PRODUCER_SNAPSHOT_SERVER_H
-#define EVQ_PRODUCER_SNAPSHOT_SERVER_H
+#ifndef EVQ_PRODUCER_CLIENT_SNAPSHOTS_SNAPSHOT_SERVER_H
+#define EVQ_PRODUCER_CLIENT_SNAPSHOTS_SNAPSHOT_SERVER_H
 
 #include <stdbool.h>
 #include <stdint.h>

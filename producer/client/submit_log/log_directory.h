@@ -1,8 +1,8 @@
 /*
  * Finds and makes the directory of this user's rings, if no option names one. Any thread.
  */
-#ifndef EVQ_PRODUCER_LOG_DIRECTORY_H
-#define EVQ_PRODUCER_LOG_DIRECTORY_H
+#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_LOG_DIRECTORY_H
+#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_LOG_DIRECTORY_H
 
 #include <stddef.h>
 #include <stdint.h>

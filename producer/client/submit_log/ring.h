@@ -18,8 +18,8 @@
  *
  * The file's blocks are allocated when it is made, so that a full disk cannot kill the trainer.
  */
-#ifndef EVQ_PRODUCER_RING_H
-#define EVQ_PRODUCER_RING_H
+#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_RING_H
+#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_RING_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * The layout of a ring's file (ring.h describes it), and opening the file. Private to ring.c,
  * ring_file.c, ring_sweep.c and their test. Threads as ring.h.
  */
-#ifndef EVQ_PRODUCER_RING_FILE_H
-#define EVQ_PRODUCER_RING_FILE_H
+#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_RING_FILE_H
+#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_RING_FILE_H
 
 #include <limits.h>
 #include <stdalign.h>

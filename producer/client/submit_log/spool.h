@@ -6,8 +6,8 @@
  * records: a 24-byte head (magic, length, checksum, offset) and the encoded job. A record that a
  * crash tore, or that the disk cannot read, is skipped and does not block the records behind it.
  */
-#ifndef EVQ_PRODUCER_SPOOL_H
-#define EVQ_PRODUCER_SPOOL_H
+#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_SPOOL_H
+#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_SPOOL_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * The form of one submit in the ring: fixed fields, then NUL-terminated strings. Packing copies
  * everything, allocates nothing and opens no file. Any thread.
  */
-#ifndef EVQ_PRODUCER_SUBMIT_RECORD_H
-#define EVQ_PRODUCER_SUBMIT_RECORD_H
+#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_SUBMIT_RECORD_H
+#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_SUBMIT_RECORD_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * Reads the body of a request as a JSON object, member by member. After the first error the reply
  * is a 400 that names the member, and further reads return the fallback. One thread.
  */
-#ifndef EVQ_GATEWAY_BODY_H
-#define EVQ_GATEWAY_BODY_H
+#ifndef EVQ_PRODUCER_GATEWAY_API_BODY_H
+#define EVQ_PRODUCER_GATEWAY_API_BODY_H
 
 #include <jansson.h>
 

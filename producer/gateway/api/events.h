@@ -14,8 +14,8 @@
  * continues after the last id that it saw. Any thread may open and pull listeners; one thread at a
  * time uses a listener.
  */
-#ifndef EVQ_GATEWAY_EVENTS_H
-#define EVQ_GATEWAY_EVENTS_H
+#ifndef EVQ_PRODUCER_GATEWAY_API_EVENTS_H
+#define EVQ_PRODUCER_GATEWAY_API_EVENTS_H
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -2,8 +2,8 @@
  * The table of routes: which handler serves which method and path. A test compares it with
  * openapi.json. Any thread.
  */
-#ifndef EVQ_GATEWAY_ROUTES_H
-#define EVQ_GATEWAY_ROUTES_H
+#ifndef EVQ_PRODUCER_GATEWAY_API_ROUTES_H
+#define EVQ_PRODUCER_GATEWAY_API_ROUTES_H
 
 #include "producer/gateway/http/http.h"
 #include "shared/config/config.h"

@@ -1,8 +1,8 @@
 /*
  * Reads the body of POST /v1/jobs into a job message. One thread.
  */
-#ifndef EVQ_GATEWAY_SUBMISSION_H
-#define EVQ_GATEWAY_SUBMISSION_H
+#ifndef EVQ_PRODUCER_GATEWAY_API_SUBMISSION_H
+#define EVQ_PRODUCER_GATEWAY_API_SUBMISSION_H
 
 #include "producer/gateway/http/http.h"
 #include "shared/config/config.h"

@@ -2,8 +2,8 @@
  * Admission checks, in this order: client address, rate limit, route, permission. On the library's
  * thread only.
  */
-#ifndef EVQ_GATEWAY_ADMISSION_H
-#define EVQ_GATEWAY_ADMISSION_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_ADMISSION_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_ADMISSION_H
 
 #include "producer/gateway/api/routes.h"
 #include "producer/gateway/http/rate.h"

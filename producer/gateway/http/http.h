@@ -8,8 +8,8 @@
  * again_ms in its reply and is called again. Handlers of routes marked DIRECT, and the pull
  * function of a stream, run on the library's thread and must not wait.
  */
-#ifndef EVQ_GATEWAY_HTTP_H
-#define EVQ_GATEWAY_HTTP_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_HTTP_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_HTTP_H
 
 #include <stdbool.h>
 #include <stddef.h>

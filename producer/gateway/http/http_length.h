@@ -1,6 +1,6 @@
 /* Reads the length of a request's body from its head. Any thread. */
-#ifndef EVQ_GATEWAY_HTTP_LENGTH_H
-#define EVQ_GATEWAY_HTTP_LENGTH_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_HTTP_LENGTH_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_HTTP_LENGTH_H
 
 #include <microhttpd.h>
 #include <stdbool.h>

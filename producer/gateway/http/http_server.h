@@ -8,8 +8,8 @@
  * When nearly connections_max are open, each new one closes the one that has waited longest for a
  * complete request.
  */
-#ifndef EVQ_GATEWAY_HTTP_SERVER_H
-#define EVQ_GATEWAY_HTTP_SERVER_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_HTTP_SERVER_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_HTTP_SERVER_H
 
 #include "producer/gateway/http/admission.h"
 #include "producer/gateway/http/thread_pool.h"

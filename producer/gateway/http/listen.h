@@ -1,8 +1,8 @@
 /*
  * The address that the gateway listens on. Any thread.
  */
-#ifndef EVQ_GATEWAY_LISTEN_H
-#define EVQ_GATEWAY_LISTEN_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_LISTEN_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_LISTEN_H
 
 #include <stdbool.h>
 #include <sys/socket.h>

@@ -1,8 +1,8 @@
 /*
  * Limits the requests of each client: a bucket per client that fills at a steady rate. One thread.
  */
-#ifndef EVQ_GATEWAY_RATE_H
-#define EVQ_GATEWAY_RATE_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_RATE_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_RATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * requests waits in order. A request that waited too long is answered with 503, so that clients
  * learn that Redis does not answer. Any thread may add requests.
  */
-#ifndef EVQ_GATEWAY_POOL_H
-#define EVQ_GATEWAY_POOL_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_THREAD_POOL_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_THREAD_POOL_H
 
 #include "producer/gateway/api/routes.h"
 #include "producer/gateway/http/http.h"

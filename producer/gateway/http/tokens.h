@@ -3,8 +3,8 @@
  * others) or lmms. TOKEN is the token itself or "sha256:" and its 64 hex digits. Empty lines and
  * lines that begin with "#" are ignored. Any thread.
  */
-#ifndef EVQ_GATEWAY_TOKENS_H
-#define EVQ_GATEWAY_TOKENS_H
+#ifndef EVQ_PRODUCER_GATEWAY_HTTP_TOKENS_H
+#define EVQ_PRODUCER_GATEWAY_HTTP_TOKENS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * Reads fields of a JSON body by the rules of pydantic, which the LMMS-Eval server uses: which
  * values count as an integer, and the messages for all others. One thread.
  */
-#ifndef EVQ_GATEWAY_LMMS_FIELDS_H
-#define EVQ_GATEWAY_LMMS_FIELDS_H
+#ifndef EVQ_PRODUCER_GATEWAY_LMMS_LMMS_FIELDS_H
+#define EVQ_PRODUCER_GATEWAY_LMMS_LMMS_FIELDS_H
 
 #include <jansson.h>
 #include <stdbool.h>

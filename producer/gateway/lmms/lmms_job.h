@@ -3,8 +3,8 @@
  * client's job_id. A request whose checkpoint holds regular and EMA weights becomes two jobs of one
  * ticket. One thread and queue at a time.
  */
-#ifndef EVQ_GATEWAY_LMMS_JOB_H
-#define EVQ_GATEWAY_LMMS_JOB_H
+#ifndef EVQ_PRODUCER_GATEWAY_LMMS_LMMS_JOB_H
+#define EVQ_PRODUCER_GATEWAY_LMMS_LMMS_JOB_H
 
 #include <jansson.h>
 

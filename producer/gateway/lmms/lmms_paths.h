@@ -2,8 +2,8 @@
  * Finds the checkpoint of a request, the name of its run, and the directory of its results. Any
  * thread.
  */
-#ifndef EVQ_GATEWAY_LMMS_PLACE_H
-#define EVQ_GATEWAY_LMMS_PLACE_H
+#ifndef EVQ_PRODUCER_GATEWAY_LMMS_LMMS_PATHS_H
+#define EVQ_PRODUCER_GATEWAY_LMMS_LMMS_PATHS_H
 
 #include <limits.h>
 

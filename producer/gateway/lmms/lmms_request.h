@@ -2,8 +2,8 @@
  * What a client of the LMMS-Eval server asks for: the twelve fields of its protocol, and the
  * thirteenth of LMMs-Engine, lmms_engine_kwargs. Needs neither HTTP nor Redis. One thread.
  */
-#ifndef EVQ_GATEWAY_LMMS_REQUEST_H
-#define EVQ_GATEWAY_LMMS_REQUEST_H
+#ifndef EVQ_PRODUCER_GATEWAY_LMMS_LMMS_REQUEST_H
+#define EVQ_PRODUCER_GATEWAY_LMMS_LMMS_REQUEST_H
 
 #include <jansson.h>
 #include <limits.h>

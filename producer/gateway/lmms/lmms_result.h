@@ -3,8 +3,8 @@
  * of lm-eval. The evaluator writes it; if not, it is written here from the results in the queue.
  * Any thread.
  */
-#ifndef EVQ_GATEWAY_LMMS_RESULT_H
-#define EVQ_GATEWAY_LMMS_RESULT_H
+#ifndef EVQ_PRODUCER_GATEWAY_LMMS_LMMS_RESULT_H
+#define EVQ_PRODUCER_GATEWAY_LMMS_LMMS_RESULT_H
 
 #include <jansson.h>
 

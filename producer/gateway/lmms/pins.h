@@ -5,8 +5,8 @@
  * releaser per run. Pins that a stopped gateway left are taken over by the next gateway that gets a
  * request of the same run, or removed by `evalq gc`.
  */
-#ifndef EVQ_GATEWAY_PINS_H
-#define EVQ_GATEWAY_PINS_H
+#ifndef EVQ_PRODUCER_GATEWAY_LMMS_PINS_H
+#define EVQ_PRODUCER_GATEWAY_LMMS_PINS_H
 
 #include <limits.h>
 

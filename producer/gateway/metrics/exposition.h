@@ -2,8 +2,8 @@
  * The text format of Prometheus, 0.0.4: families and their samples. Every sample has the label
  * `queue`.
  */
-#ifndef EVQ_GATEWAY_EXPOSITION_H
-#define EVQ_GATEWAY_EXPOSITION_H
+#ifndef EVQ_PRODUCER_GATEWAY_METRICS_EXPOSITION_H
+#define EVQ_PRODUCER_GATEWAY_METRICS_EXPOSITION_H
 
 #include "shared/base/buffer.h"
 

@@ -5,8 +5,8 @@
  * The numbers are of the whole queue, so scrape one gateway, or use `max by (queue)`. No label is
  * unbounded: there are no ids, steps or paths. Values have Prometheus' base units, such as seconds.
  */
-#ifndef EVQ_GATEWAY_METRICS_H
-#define EVQ_GATEWAY_METRICS_H
+#ifndef EVQ_PRODUCER_GATEWAY_METRICS_METRICS_H
+#define EVQ_PRODUCER_GATEWAY_METRICS_METRICS_H
 
 #include "producer/gateway/metrics/metrics_registry.h"
 #include "shared/base/error.h"

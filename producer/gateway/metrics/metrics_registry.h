@@ -4,8 +4,8 @@
  * EVQ_METRICS_REGISTRY_SUITES_MAX suites and EVQ_METRICS_REGISTRY_SERIES_MAX series; a new series
  * replaces the one that has had no value for longest. Any thread.
  */
-#ifndef EVQ_GATEWAY_TALLY_H
-#define EVQ_GATEWAY_TALLY_H
+#ifndef EVQ_PRODUCER_GATEWAY_METRICS_METRICS_REGISTRY_H
+#define EVQ_PRODUCER_GATEWAY_METRICS_METRICS_REGISTRY_H
 
 #include "shared/base/buffer.h"
 #include "shared/queue/result.h"

@@ -2,8 +2,8 @@
  * What requests for samples have in common: which checkpoint and files they name, limits, pages,
  * and errors. The names of a request never lead out of samples.directory. Any thread.
  */
-#ifndef EVQ_GATEWAY_SAMPLES_REQUEST_H
-#define EVQ_GATEWAY_SAMPLES_REQUEST_H
+#ifndef EVQ_PRODUCER_GATEWAY_SAMPLES_SAMPLES_REQUEST_H
+#define EVQ_PRODUCER_GATEWAY_SAMPLES_SAMPLES_REQUEST_H
 
 #include "producer/gateway/api/routes.h"
 #include "shared/samples/pairing.h"

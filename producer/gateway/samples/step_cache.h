@@ -2,8 +2,8 @@
  * Remembers what was computed from samples files, so that the curve of a run is not computed again
  * for each new step. It holds the newest EVQ_STEP_CACHE_ENTRIES numbers. Any thread.
  */
-#ifndef EVQ_GATEWAY_STEP_CACHE_H
-#define EVQ_GATEWAY_STEP_CACHE_H
+#ifndef EVQ_PRODUCER_GATEWAY_SAMPLES_STEP_CACHE_H
+#define EVQ_PRODUCER_GATEWAY_SAMPLES_STEP_CACHE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Reads PEFT's adapter_config.json of a LoRA adapter. For adapter.c; one thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_ADAPTER_CONFIG_H
-#define EVQ_SHARED_CHECKPOINT_ADAPTER_CONFIG_H
+#ifndef EVQ_SHARED_CHECKPOINT_ADAPTER_ADAPTER_CONFIG_H
+#define EVQ_SHARED_CHECKPOINT_ADAPTER_ADAPTER_CONFIG_H
 
 #include <stdbool.h>
 #include <stddef.h>

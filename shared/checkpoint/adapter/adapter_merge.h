@@ -1,7 +1,7 @@
 /* Merges a LoRA adapter into a weight: W + scaling * B A, like PEFT's merge_and_unload(). Any
  * thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_ADAPTER_MERGE_H
-#define EVQ_SHARED_CHECKPOINT_ADAPTER_MERGE_H
+#ifndef EVQ_SHARED_CHECKPOINT_ADAPTER_ADAPTER_MERGE_H
+#define EVQ_SHARED_CHECKPOINT_ADAPTER_ADAPTER_MERGE_H
 
 #include "shared/checkpoint/checkpoint_builder.h"
 

@@ -1,7 +1,7 @@
 /* Selects the weights of a distributed checkpoint. Its names are flat; planner_data says where
  * their dots divide dicts. For dcp.c; one thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_DCP_H
-#define EVQ_SHARED_CHECKPOINT_DCP_H
+#ifndef EVQ_SHARED_CHECKPOINT_DISTRIBUTED_DCP_H
+#define EVQ_SHARED_CHECKPOINT_DISTRIBUTED_DCP_H
 
 #include "shared/checkpoint/torch/torch.h"
 

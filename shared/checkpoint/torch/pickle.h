@@ -1,7 +1,7 @@
 /* Parses a pickle into an inert tree: what it would build, without building it. No class is
  * imported and nothing is called. An unknown object keeps its arguments and state. One thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_PICKLE_H
-#define EVQ_SHARED_CHECKPOINT_PICKLE_H
+#ifndef EVQ_SHARED_CHECKPOINT_TORCH_PICKLE_H
+#define EVQ_SHARED_CHECKPOINT_TORCH_PICKLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

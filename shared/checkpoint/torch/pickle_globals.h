@@ -1,6 +1,6 @@
 /* Names that a pickle must not use. Any thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_PICKLE_GLOBALS_H
-#define EVQ_SHARED_CHECKPOINT_PICKLE_GLOBALS_H
+#ifndef EVQ_SHARED_CHECKPOINT_TORCH_PICKLE_GLOBALS_H
+#define EVQ_SHARED_CHECKPOINT_TORCH_PICKLE_GLOBALS_H
 
 #include "shared/checkpoint/torch/pickle.h"
 

@@ -1,7 +1,7 @@
 /* The stack machine that executes a pickle's opcodes. For pickle.c and its opcodes only; one
  * thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_PICKLE_MACHINE_H
-#define EVQ_SHARED_CHECKPOINT_PICKLE_MACHINE_H
+#ifndef EVQ_SHARED_CHECKPOINT_TORCH_PICKLE_MACHINE_H
+#define EVQ_SHARED_CHECKPOINT_TORCH_PICKLE_MACHINE_H
 
 #include "shared/base/arena.h"
 #include "shared/checkpoint/torch/pickle.h"

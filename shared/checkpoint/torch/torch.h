@@ -1,7 +1,7 @@
 /* Interprets the pickles of torch.save: which dict holds the weights, and what a tensor is. For the
  * torch readers; one thread. */
-#ifndef EVQ_SHARED_CHECKPOINT_TORCH_H
-#define EVQ_SHARED_CHECKPOINT_TORCH_H
+#ifndef EVQ_SHARED_CHECKPOINT_TORCH_TORCH_H
+#define EVQ_SHARED_CHECKPOINT_TORCH_TORCH_H
 
 #include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/torch/pickle.h"

@@ -2,8 +2,8 @@
  * The directory of a zip archive as torch.save writes it: stored entries, nothing hidden between
  * them. One thread.
  */
-#ifndef EVQ_SHARED_CHECKPOINT_ZIP_H
-#define EVQ_SHARED_CHECKPOINT_ZIP_H
+#ifndef EVQ_SHARED_CHECKPOINT_TORCH_ZIP_H
+#define EVQ_SHARED_CHECKPOINT_TORCH_ZIP_H
 
 #include <stddef.h>
 #include <stdint.h>

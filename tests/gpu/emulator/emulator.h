@@ -9,8 +9,8 @@
  * It shows that the arithmetic, the indices and the order of barriers are right. It shows nothing
  * of what nvcc makes of the source, nor of speed.
  */
-#ifndef EVQ_TESTS_GPU_EMULATOR_H
-#define EVQ_TESTS_GPU_EMULATOR_H
+#ifndef EVQ_TESTS_GPU_EMULATOR_EMULATOR_H
+#define EVQ_TESTS_GPU_EMULATOR_EMULATOR_H
 
 #include <cmath>
 #include <cstdint>

@@ -2,8 +2,8 @@
  * The native evaluator: evalq's own models, tasks and kernels. It keeps backend, plan, buffers and
  * data sets warm between the jobs of a slot. One thread.
  */
-#ifndef EVQ_WORKER_NATIVE_H
-#define EVQ_WORKER_NATIVE_H
+#ifndef EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_H
+#define EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_H
 
 #include "worker/evaluators/evaluator.h"
 

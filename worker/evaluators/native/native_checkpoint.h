@@ -1,6 +1,6 @@
 /* Opens the checkpoint of a request as one of its tasks reads it. Any thread. */
-#ifndef EVQ_WORKER_NATIVE_CHECKPOINT_H
-#define EVQ_WORKER_NATIVE_CHECKPOINT_H
+#ifndef EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_CHECKPOINT_H
+#define EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_CHECKPOINT_H
 
 #include "shared/checkpoint/checkpoint.h"
 #include "worker/evaluators/evaluator.h"

@@ -1,6 +1,6 @@
 /* Builds the model of a task over tokens. Any thread. */
-#ifndef EVQ_WORKER_NATIVE_MODEL_H
-#define EVQ_WORKER_NATIVE_MODEL_H
+#ifndef EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_MODEL_H
+#define EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_MODEL_H
 
 #include "worker/models/model.h"
 #include "worker/tasks/task.h"

@@ -2,8 +2,8 @@
  * The state of one evq_native_eval() call and its present task, shared by the native*.c files. One
  * thread.
  */
-#ifndef EVQ_WORKER_NATIVE_RUN_H
-#define EVQ_WORKER_NATIVE_RUN_H
+#ifndef EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_RUN_H
+#define EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_RUN_H
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/native/native_cache.h"

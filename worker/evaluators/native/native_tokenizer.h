@@ -3,8 +3,8 @@
  * weights. It is cached by the content of its files, because each checkpoint of a run has new
  * copies of them. One thread.
  */
-#ifndef EVQ_WORKER_NATIVE_TOKENIZER_H
-#define EVQ_WORKER_NATIVE_TOKENIZER_H
+#ifndef EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_TOKENIZER_H
+#define EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_TOKENIZER_H
 
 #include "worker/evaluators/native/native_run.h"
 #include "worker/tokenizer/tokenizer.h"
