@@ -275,8 +275,8 @@ int main(int argc, char **argv)
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was measured stays if a kernel hangs or crashes.
     lm_watch();
-    evq_backend_find(bench.device, 1, &cuda, note, sizeof(note)); // gpu_compare judges the numbers.
-    if (cuda.devices == 0) {
+    evq_backend_find(bench.device, &cuda, note, sizeof(note)); // gpu_compare judges the numbers.
+    if (cuda.module == NULL) {
         (void)printf("no device: %s\n", note);
         return EXIT_SKIPPED;
     }

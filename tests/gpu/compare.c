@@ -96,8 +96,8 @@ int main(int argc, char **argv)
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was found stays if a kernel hangs or crashes.
     lm_watch();
-    evq_backend_find(device, 1, &cuda, note, sizeof(note));
-    if (cuda.devices == 0) {
+    evq_backend_find(device, &cuda, note, sizeof(note));
+    if (cuda.module == NULL) {
         (void)printf("no device: %s\n", note);
         return EXIT_SKIPPED;
     }

@@ -117,8 +117,9 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
     if (runner->native != NULL) {
         return EVQ_OK;
     }
-    return evq_native_open(gpu_count(runner->config.devices), runner->config.threads,
-                           &runner->native, ret_note, note_bytes, err);
+    const int32_t device = runner->config.devices[0] != '\0' ? 0 : -1; // The slot's first GPU.
+    return evq_native_open(device, runner->config.threads, &runner->native, ret_note, note_bytes,
+                           err);
 }
 
 static enum evq_status persistent_have(struct evq_runner *runner,

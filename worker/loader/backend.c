@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "worker/loader/loader.h"
-#include "worker/loader/multi_device.h"
 #include "worker/loader/selfcheck.h"
 
 #define MODULE_NAME "libevalq_cuda.so"
@@ -74,22 +73,21 @@ static const struct evq_backend_ops *module_table(void *module, char *why, size_
     return ops;
 }
 
-/* Returns EVQ_OK, or the reason why not all devices are there. */
-static enum evq_status devices_find(const struct evq_backend_ops *ops, int32_t first,
-                                    int32_t devices, struct evq_error *err)
+/* Returns EVQ_OK, or the reason why the device is not there. */
+static enum evq_status device_find(const struct evq_backend_ops *ops, int32_t device,
+                                   struct evq_error *err)
 {
     const int32_t there = ops->probe(err);
 
     if (there < 1) {
         return EVQ_E_DEVICE;
     }
-    return devices <= there - first
-               ? EVQ_OK
-               : evq_error_set(err, EVQ_E_NOT_FOUND, "device %d of %d does not exist",
-                               (int)(there > first ? there : first), (int)there);
+    return device < there ? EVQ_OK
+                          : evq_error_set(err, EVQ_E_NOT_FOUND, "device %d of %d does not exist",
+                                          (int)device, (int)there);
 }
 
-void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
+void evq_backend_find(int32_t device, struct evq_backend *ret_backend, char *note,
                       size_t note_bytes)
 {
     char why[400] = "";
@@ -97,15 +95,15 @@ void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_ba
 
     *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
     (void)snprintf(note, note_bytes, "%s", "");
-    if (devices < 1) {
+    if (device < 0) {
         return;
     }
     void *module = open_module(why, sizeof(why));
     const struct evq_backend_ops *ops =
         module != NULL ? module_table(module, why, sizeof(why)) : NULL;
-    if (ops != NULL && devices_find(ops, first, devices, &fault) == EVQ_OK) {
-        *ret_backend = (struct evq_backend){
-            .ops = ops, .name = ops->name, .first = first, .devices = devices, .module = module};
+    if (ops != NULL && device_find(ops, device, &fault) == EVQ_OK) {
+        *ret_backend =
+            (struct evq_backend){.ops = ops, .name = ops->name, .device = device, .module = module};
         return;
     }
     (void)snprintf(note, note_bytes, "evaluating on the CPU: %s",
@@ -115,15 +113,12 @@ void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_ba
     }
 }
 
-enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
-                                 char *note, size_t note_bytes, struct evq_error *err)
+enum evq_status evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
+                                 size_t note_bytes, struct evq_error *err)
 {
-    enum evq_status status = EVQ_OK;
-
-    evq_backend_find(first, devices, ret_backend, note, note_bytes);
-    for (int32_t i = 0; i < ret_backend->devices && status == EVQ_OK; i++) {
-        status = evq_selfcheck(ret_backend->ops, first + i, err);
-    }
+    evq_backend_find(device, ret_backend, note, note_bytes);
+    const enum evq_status status =
+        ret_backend->module != NULL ? evq_selfcheck(ret_backend->ops, device, err) : EVQ_OK;
     if (status != EVQ_OK) {
         evq_backend_unload(ret_backend);
         *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
@@ -131,26 +126,12 @@ enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_back
     return status;
 }
 
-enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,
-                                 struct evq_error *err)
+enum evq_status evq_backend_open(const struct evq_backend *backend, int32_t threads,
+                                 void **ret_state, struct evq_error *err)
 {
-    struct evq_backend_config configs[EVQ_MULTI_DEVICE_MAX];
-    const int32_t count = backend->devices > 0 ? backend->devices : 1;
+    const struct evq_backend_config config = {.device = backend->device, .threads = threads};
 
-    if (count > EVQ_MULTI_DEVICE_MAX) {
-        return evq_error_set(err, EVQ_E_LIMIT, "a slot of %d GPUs, expected at most %d", (int)count,
-                             EVQ_MULTI_DEVICE_MAX);
-    }
-    for (int32_t i = 0; i < count; i++) {
-        configs[i] = (struct evq_backend_config){.device = backend->first + i, .threads = threads};
-    }
-    if (count == 1) {
-        return backend->ops->open(&configs[0], ret_state, err);
-    }
-    const enum evq_status status =
-        evq_multi_device_open(backend->ops, configs, (size_t)count, ret_state, err);
-    backend->ops = status == EVQ_OK ? &evq_multi_device_backend : backend->ops;
-    return status;
+    return backend->ops->open(&config, ret_state, err);
 }
 
 void evq_backend_unload(struct evq_backend *backend)

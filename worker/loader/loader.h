@@ -49,30 +49,28 @@ uint64_t evq_loader_allocations(const struct evq_loader *loader);
 
 struct evq_backend {
     const struct evq_backend_ops *ops;
-    const char *name;       // The name in results: "cpu" or "cuda".
-    int32_t first, devices; // The devices first, first + 1 and so on; devices 0: the CPU.
-    void *module;           // NULL: the backend is linked in.
+    const char *name; // The name in results: "cpu" or "cuda".
+    int32_t device;   // Number of the GPU. The CPU backend ignores it.
+    void *module;     // NULL: the CPU backend, which is linked in.
 };
 
 /*
- * devices 0 selects the CPU backend. Otherwise libevalq_cuda.so is searched beside the program, in
- * ../lib and on the library path. If the library, a driver or a device is missing, the CPU backend
- * is selected, and note says why ("" otherwise). The devices were not tested; for correct numbers
- * use evq_backend_load().
+ * device -1 selects the CPU backend. Otherwise libevalq_cuda.so is searched beside the program, in
+ * ../lib and on the library path. If the library, a driver or the device is missing, the CPU
+ * backend is selected, and note says why ("" otherwise). The device was not tested; for correct
+ * numbers use evq_backend_load().
  */
-void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
+void evq_backend_find(int32_t device, struct evq_backend *ret_backend, char *note,
                       size_t note_bytes);
 
-/* The same, followed by evq_selfcheck() of each device. EVQ_E_DEVICE, EVQ_E_NOMEM: a device cannot
+/* The same, followed by evq_selfcheck() of the device. EVQ_E_DEVICE, EVQ_E_NOMEM: the device cannot
  * be trusted; *ret_backend is then the CPU backend. */
-enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
-                                 char *note, size_t note_bytes,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
+                                 size_t note_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Opens one state for all devices of the backend. For several devices, backend->ops becomes
- * evq_multi_device_backend, which distributes the batches. threads: CPU threads; 0: all cores. */
-enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* Opens the device of the backend. threads: CPU threads; 0: all cores. */
+enum evq_status evq_backend_open(const struct evq_backend *backend, int32_t threads,
+                                 void **ret_state, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_backend_unload(struct evq_backend *backend);
 
 #endif

@@ -49,7 +49,7 @@ struct evq_native_run {
 /* Whether bf16 is faster than fp32 on this device. */
 static inline bool evq_native_fast_bf16(const struct evq_native *native)
 {
-    return native->backend.devices > 0 && native->caps.bf16;
+    return native->backend.module != NULL && native->caps.bf16;
 }
 
 /* Read the data, load the model, run this shard's part and add to sums: one for tasks over samples,

@@ -143,8 +143,8 @@ static enum evq_status load_model(struct evq_native_run *run, struct packing *pa
                                   struct evq_model *model, struct evq_error *err)
 {
     const int32_t longest = packing->windows->count > 0 ? packing->order[0].rows : 1;
-    const int32_t devices = run->native->backend.devices;
-    const int32_t rows = devices == 0 ? EVQ_NATIVE_CPU_ROWS : devices * DEVICE_BATCH_ROWS;
+    const bool gpu = run->native->backend.module != NULL;
+    const int32_t rows = gpu ? DEVICE_BATCH_ROWS : EVQ_NATIVE_CPU_ROWS;
 
     model->plan.length_max = longest;
     model->plan.rows_max = rows > longest ? rows : longest;
