@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "producer/cli/inspect/health.h"
-#include "producer/cli/inspect/status.h"
 #include "producer/cli/json_table.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
@@ -370,7 +369,7 @@ static enum evq_status print_all(struct evq_cli *cli, const json_t *stats, const
     return status;
 }
 
-enum evq_status evq_status_show(struct evq_cli *cli, struct evq_error *err)
+static enum evq_status show(struct evq_cli *cli, struct evq_error *err)
 {
     json_t *stats = NULL;
     json_t *checks = json_array();
@@ -415,7 +414,7 @@ enum evq_status evq_status_show(struct evq_cli *cli, struct evq_error *err)
 static enum evq_status status_run(struct evq_cli *cli, struct evq_error *err)
 {
     const enum evq_status status = evq_cli_open(cli, err);
-    return status == EVQ_OK ? evq_status_show(cli, err) : status;
+    return status == EVQ_OK ? show(cli, err) : status;
 }
 
 const struct evq_verb evq_verb_status = {
