@@ -335,7 +335,7 @@ static void up_restarts_programs_that_die(void **state)
     struct place *place = *state;
     pid_t pids[PROCESSES_MAX];
     char word[128];
-    (void)signal(SIGCHLD, SIG_IGN); // A trainer that calls evalq.local() may ignore SIGCHLD.
+    (void)signal(SIGCHLD, SIG_IGN); // A program that starts `up` may ignore SIGCHLD.
     pid_t pid = start(place, "first");
     (void)signal(SIGCHLD, SIG_DFL);
     (void)snprintf(word, sizeof word, "evalq-logger --config %s", place->dir);

@@ -327,10 +327,6 @@ static void take_signals(struct evq_process_manager *manager)
             manager->stop_count++;
         }
     }
-    if (manager->parent != 0 && getppid() != manager->parent && manager->stop_count == 0) {
-        manager->stop_signal = SIGTERM;
-        manager->stop_count++;
-    }
 }
 
 enum evq_status evq_process_manager_step(struct evq_process_manager *manager, int extra_fd,

@@ -20,7 +20,6 @@ struct evq_process_manager {
     int signal_fd;  // SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH.
     int stop_count; // How often a stop was asked for.
     int stop_signal;
-    pid_t parent; // If this process ends, so does `up`. 0: the parent does not matter.
     struct evq_server server;
     struct evq_service services[EVQ_PROCESS_MANAGER_WORKERS_MAX + 1]; // Workers, then the logger.
     size_t service_count;

@@ -199,7 +199,6 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
     }
     status = evq_process_manager_open(manager, cli, directory, err);
     if (status == EVQ_OK) {
-        manager->parent = (pid_t)evq_option_integer(&cli->options, "parent", 0);
         status = choose_config(cli, directory, err);
         if (status == EVQ_OK) {
             status = start_all(manager, err);
@@ -236,8 +235,6 @@ static const struct evq_option options[] = {
      "GPUs that evaluate: auto, or numbers such as 0,1; default cpu", 0, 0},
     {"slots", 's', EVQ_OPTION_INTEGER, "N",
      "evaluations at a time in each worker; default as configured", 1, 1024},
-    {"parent", 0, EVQ_OPTION_INTEGER, "PID", "stop when the process with this number ends", 1,
-     INT_MAX},
     {"no-page", 0, EVQ_OPTION_FLAG, NULL, "do not serve the page", 0, 0},
     {"at-once", 0, EVQ_OPTION_FLAG, NULL,
      "with COMMAND: start it before the persistent evaluators are ready", 0, 0},
@@ -249,9 +246,8 @@ static const struct evq_option options[] = {
 
 const struct evq_verb evq_verb_up = {
     .name = "up",
-    .arguments =
-        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--no-page] [--parent PID] "
-        "[--at-once] [-- COMMAND [ARGUMENT...]]",
+    .arguments = "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--no-page] "
+                 "[--at-once] [-- COMMAND [ARGUMENT...]]",
     .summary = "Start Redis, workers, logger and page here, and stop them on Ctrl-C",
     .description =
         "Starts a private redis-server, workers, the logger and the page. All data is in one "

@@ -21,7 +21,6 @@ from .client import Client
 from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
-    from ._local import LocalStack, local
     from ._serving import Checkpoint, EvalRetry, Report, Task, serve
     from ._lightning_evaluator import serve_lightning
     from ._trainer_evaluator import serve_trainer
@@ -32,12 +31,10 @@ __all__ = [
     "Client",
     "EvalRetry",
     "EvalqError",
-    "LocalStack",
     "Report",
     "Result",
     "Stats",
     "Task",
-    "local",
     "serve",
     "serve_lightning",
     "serve_trainer",
@@ -46,8 +43,6 @@ __all__ = [
 
 # These names are imported at their first use, so that a training imports only the client.
 _LAZY = {
-    "local": "_local",
-    "LocalStack": "_local",
     "serve": "_serving",
     "Checkpoint": "_serving",
     "EvalRetry": "_serving",
