@@ -27,7 +27,7 @@ import random  # noqa: E402
 import make_tokenizers  # noqa: E402
 import test_tokenizer  # noqa: E402
 import tokenizers  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
 
 BENCH = os.path.join(test_tokenizer.peers.BIN, "bench_tokenizer")
 DOCUMENT = 65536
@@ -75,11 +75,10 @@ def main() -> None:
             file.write(test_tokenizer.mixed(random.Random(test_tokenizer.SEED)))
         texts = (arguments.text or [os.path.join(HERE, "..", "data", "tinyshakespeare.txt")]) + [mixed]
         if arguments.gpt2:
-            original = Tokenizer(models.BPE.from_file(*(os.path.join(arguments.gpt2, n) for n in ("vocab.json", "merges.txt"))))
-            original.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            original.add_special_tokens(["<|endoftext|>"])
+            made = os.path.join(directory, "gpt2-original")
+            original = make_tokenizers.original(arguments.gpt2, made)
             for text in texts:
-                compare("gpt2 original", original, arguments.gpt2, text, arguments.rounds)
+                compare("gpt2 original", original, made, text, arguments.rounds)
         with open(mixed, "rb") as file:
             lines = [line for line in file.read().decode("utf-8", "replace").split("\n") if "\0" not in line]
         for kind in ("llama3", "qwen2", "llama2", "mistral"):

@@ -112,22 +112,25 @@ def build(kind: str, texts: List[str], size: int) -> Tokenizer:
     return finish(kind, (build_characters if characters else build_byte_level)(kind, texts, size))
 
 
-def save(kind: str, tokenizer: Tokenizer, directory: str, legacy: bool = False) -> str:
+def save(kind: str, tokenizer: Tokenizer, directory: str) -> str:
     """Like the files of that time: merges as text in some, the rest as the library writes it. Returns the directory."""
     os.makedirs(directory, exist_ok=True)
     made = json.loads(tokenizer.to_str())
     if kind in ("gpt2", "qwen2", "llama2"):
         made["model"]["merges"] = [" ".join(pair) for pair in made["model"]["merges"]]
-    if legacy:
-        with open(os.path.join(directory, "vocab.json"), "w", encoding="utf-8") as file:
-            vocabulary = made["model"]["vocab"]
-            json.dump(dict(vocabulary, **{"<|endoftext|>": len(vocabulary)}), file)
-        with open(os.path.join(directory, "merges.txt"), "w", encoding="utf-8") as file:
-            file.write("#version: 0.2\n" + "".join(pair + "\n" for pair in made["model"]["merges"]))
-        return directory
     with open(os.path.join(directory, "tokenizer.json"), "w", encoding="utf-8") as file:
         json.dump(made, file, ensure_ascii=False, separators=(",", ":"))
     return directory
+
+
+def original(source: str, directory: str) -> Tokenizer:
+    """GPT-2's own tokenizer of vocab.json and merges.txt in source; writes tokenizer.json into directory."""
+    tokenizer = Tokenizer(models.BPE.from_file(*(os.path.join(source, name) for name in ("vocab.json", "merges.txt"))))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", normalized=False, special=True)])
+    os.makedirs(directory, exist_ok=True)
+    tokenizer.save(os.path.join(directory, "tokenizer.json"))
+    return tokenizer
 
 
 SAMPLES = [
@@ -170,8 +173,6 @@ def main() -> None:
         for number, kind in enumerate(KINDS):
             tokenizer = build(kind, texts, 240 if kind == "unknown" else 360)
             save(kind, tokenizer, os.path.join(MADE, kind))
-            if kind == "gpt2":
-                save(kind, tokenizer, os.path.join(MADE, "gpt2_pair"), legacy=True)
             for i, text in enumerate(awkward(number, 32, SAMPLES[number % len(SAMPLES) :][:2])):
                 special = i % 2 == 0
                 ids = tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=special).ids

@@ -52,7 +52,8 @@ find_text() {
     text=${EVQ_GPU_TEXT:-} tokenizer=${EVQ_GPU_TOKENIZER:-} judged=
     for place in "$repository/shared/data" "$repository/../shared/data"; do
         if [ -z "$text" ] && [ -r "$place/text/wikitext2_test.txt" ] && [ -r "$place/gpt2/vocab.json" ]; then
-            text=$place/text/wikitext2_test.txt tokenizer=$place/gpt2
+            text=$place/text/wikitext2_test.txt tokenizer=$dir/gpt2
+            "$python" "$repository/tests/gpu/gpt2_tokenizer.py" "$place/gpt2" "$tokenizer"
         fi
     done
     if [ -n "$text" ]; then

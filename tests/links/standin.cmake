@@ -83,9 +83,11 @@ if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
 endif()
 add_custom_target(evq_standin DEPENDS ${standin}/bin/evalq-worker evq_standin_cuda evq_standin_nvml)
 file(WRITE ${standin}/gpus "GPU-a 0 85899345920 0 41\n")
+file(COPY ${PROJECT_SOURCE_DIR}/tests/data/tokenizers/gpt2/tokenizer.json DESTINATION ${standin}/tokenizer)
+file(WRITE ${standin}/tokenizer/tokenizer_config.json "{\"eos_token\": \"<|endoftext|>\"}\n")
 add_test(NAME gpu_path COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/path.sh ${standin}/bin 0)
 set_tests_properties(gpu_path PROPERTIES LABELS integration TIMEOUT ${EVQ_TEST_TIMEOUT}
-    ENVIRONMENT "EVQ_STANDIN=${standin};LD_LIBRARY_PATH=${standin}/nvml;EVQ_GPU_SHAPE=2 64 2 600 64;EVQ_GPU_COMPUTE=fp32;EVQ_GPU_TEXT=${PROJECT_SOURCE_DIR}/tests/data/tasks/wikitext2.txt;EVQ_GPU_TOKENIZER=${PROJECT_SOURCE_DIR}/tests/data/tokenizers/gpt2_pair"
+    ENVIRONMENT "EVQ_STANDIN=${standin};LD_LIBRARY_PATH=${standin}/nvml;EVQ_GPU_SHAPE=2 64 2 600 64;EVQ_GPU_COMPUTE=fp32;EVQ_GPU_TEXT=${PROJECT_SOURCE_DIR}/tests/data/tasks/wikitext2.txt;EVQ_GPU_TOKENIZER=${standin}/tokenizer"
     PASS_REGULAR_EXPRESSION "second checkpoint: [0-9]+ ms .*tokens. wikitext2.txt, bar 1000 ms: " FAIL_REGULAR_EXPRESSION "FAIL;NOT RUN")
 if(TARGET test_worker_devices)
     evq_test_link(test_worker_devices evq_worker)

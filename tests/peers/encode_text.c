@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/tokenizer_internal.h"
 
 struct input {
     char *data;
@@ -71,8 +71,8 @@ int main(int argc, char **argv)
         fail(err.message);
     }
     if (ends) {
-        (void)printf("%d %d %d\n", (int)evq_tokenizer_bos(tokenizer),
-                     (int)evq_tokenizer_eos(tokenizer), (int)evq_tokenizer_vocabulary(tokenizer));
+        (void)printf("%d %d %d\n", (int)tokenizer->bos, (int)tokenizer->eos,
+                     (int)tokenizer->vocabulary);
         evq_tokenizer_free(tokenizer);
         return 0;
     }

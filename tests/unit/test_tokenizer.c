@@ -12,9 +12,14 @@
 
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
-#include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/tokenizer_internal.h"
 
 #define TEXT_MAX 4096
+
+/* A byte-level tokenizer.json of a vocabulary and a list of merges. */
+#define TOKENIZER(vocabulary, merges)                                                              \
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"                      \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":" vocabulary ",\"merges\":[" merges "]}}"
 
 static struct evq_tokenizer *open_named(const char *name)
 {
@@ -115,30 +120,6 @@ static void tokenizer_gives_the_tokens_of_hugging_face(void **state)
     assert_true(lines >= 400);
 }
 
-static void tokenizer_reads_vocabulary_and_merges_like_the_one_file(void **state)
-{
-    static const char text[] = "It isn't <|endoftext|> 12 words, \xff is it?\n\n  ";
-    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
-    struct evq_tokenizer *pair = open_named("gpt2_pair");
-    struct evq_tokenizer *named = open_named("gpt2_pair/vocab.json");
-    char got[TEXT_MAX];
-    char want[TEXT_MAX];
-
-    (void)state;
-    assert_non_null(scratch);
-    struct evq_tokens tokens = encode(pair, scratch, text, sizeof(text) - 1, false);
-    print_ids(&tokens, got, sizeof(got));
-    evq_tokens_free(&tokens);
-    tokens = encode(named, scratch, text, sizeof(text) - 1, false);
-    print_ids(&tokens, want, sizeof(want));
-    evq_tokens_free(&tokens);
-    assert_string_equal(got, want);
-    assert_string_equal(evq_tokenizer_digest(pair), evq_tokenizer_digest(named));
-    evq_tokenizer_free(named);
-    evq_tokenizer_free(pair);
-    evq_tokenizer_scratch_free(scratch);
-}
-
 /* Pieces cached for one tokenizer must not answer for another. */
 static void tokenizer_keeps_caches_apart_when_a_scratch_is_shared(void **state)
 {
@@ -173,16 +154,15 @@ static void tokenizer_keeps_caches_apart_when_a_scratch_is_shared(void **state)
  * all have one rank, merges from the left. */
 static void tokenizer_merges_long_pieces_from_the_left(void **state)
 {
-    static const char vocabulary[] = "{\"a\":0,\"aa\":1,\"aaaa\":2,\"b\":3,\"ab\":4}";
-    static const char merges[] = "a a\naa aa\na b\n";
+    static const char json[] =
+        TOKENIZER("{\"a\":0,\"aa\":1,\"aaaa\":2,\"b\":3,\"ab\":4}", "\"a a\",\"aa aa\",\"a b\"");
     struct fixture_folder *folder = *state;
     struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
     struct evq_tokenizer *tokenizer = NULL;
     static char text[100001];
 
     assert_non_null(scratch);
-    fixture_folder_write(folder, "vocab.json", vocabulary, sizeof(vocabulary) - 1);
-    fixture_folder_write(folder, "merges.txt", merges, sizeof(merges) - 1);
+    fixture_folder_write(folder, "tokenizer.json", json, sizeof(json) - 1);
     assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
     for (size_t bytes = 1; bytes <= sizeof(text); bytes = bytes < 200 ? bytes + 1 : bytes * 5 - 3) {
         memset(text, 'a', bytes);
@@ -266,7 +246,7 @@ static void tokenizer_knows_normalised_tokens_as_they_are_written(void **state)
     struct evq_tokens tokens = encode(tokenizer, scratch, "<s>a", 4, false);
     assert_int_equal(tokens.count, 2);
     assert_int_equal(tokens.ids[0], 2);
-    assert_int_equal(evq_tokenizer_bos(tokenizer), 2);
+    assert_int_equal(tokenizer->bos, 2);
     assert_true(evq_tokenizer_begins(tokenizer, 2, "<s>a", 4));
     assert_false(evq_tokenizer_begins(tokenizer, 2, "<s", 2));
     assert_false(evq_tokenizer_begins(tokenizer, 2, "\u2581<s>", 6));
@@ -331,7 +311,7 @@ static const struct {
     const char *tokenizer_config, *map, *config; // NULL: no such file.
     int32_t bos, eos;
 } ends[] = {
-    {"no file: GPT-2's", NULL, NULL, NULL, 3, 3},
+    {"no file", NULL, NULL, NULL, -1, -1},
     {"texts", "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}", NULL, NULL, 1, 2},
     {"objects",
      "{\"eos_token\":{\"x\":[1],\"content\":\"</s>\"},\"bos_token\":{\"content\":\"<s>\"}}", NULL,
@@ -343,7 +323,7 @@ static const struct {
      "{\"bos_token\":null,\"eos_token\":\"<s>\"}", NULL, -1, 1},
     {"the map does not count beside added_tokens_decoder",
      "{\"added_tokens_decoder\":{},\"eos_token\":\"</s>\"}",
-     "{\"bos_token\":\"<s>\",\"eos_token\":\"<s>\"}", NULL, 3, 2},
+     "{\"bos_token\":\"<s>\",\"eos_token\":\"<s>\"}", NULL, -1, 2},
     {"the class adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2TokenizerFast\"}", NULL,
      NULL, 3, 2},
     {"Qwen has no bos", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", NULL, NULL, -1, 3},
@@ -372,10 +352,8 @@ static void tokenizer_finds_what_begins_and_ends_a_text(void **state)
         char path[64];
         (void)snprintf(name, sizeof(name), "t%zu", i);
         fixture_folder_mkdir(folder, name);
-        (void)snprintf(path, sizeof(path), "%s/vocab.json", name);
-        write_or_not(folder, path, VOCABULARY);
-        (void)snprintf(path, sizeof(path), "%s/merges.txt", name);
-        write_or_not(folder, path, "#version: 0.2\n");
+        (void)snprintf(path, sizeof(path), "%s/tokenizer.json", name);
+        write_or_not(folder, path, TOKENIZER(VOCABULARY, ""));
         (void)snprintf(path, sizeof(path), "%s/tokenizer_config.json", name);
         write_or_not(folder, path, ends[i].tokenizer_config);
         (void)snprintf(path, sizeof(path), "%s/special_tokens_map.json", name);
@@ -383,10 +361,8 @@ static void tokenizer_finds_what_begins_and_ends_a_text(void **state)
         (void)snprintf(path, sizeof(path), "%s/config.json", name);
         write_or_not(folder, path, ends[i].config);
         assert_status_err(evq_tokenizer_open(folder->fd, name, &tokenizer, &err), EVQ_OK, &err);
-        if (evq_tokenizer_bos(tokenizer) != ends[i].bos ||
-            evq_tokenizer_eos(tokenizer) != ends[i].eos) {
-            fail_msg("%s: bos %d, eos %d", ends[i].label, (int)evq_tokenizer_bos(tokenizer),
-                     (int)evq_tokenizer_eos(tokenizer));
+        if (tokenizer->bos != ends[i].bos || tokenizer->eos != ends[i].eos) {
+            fail_msg("%s: bos %d, eos %d", ends[i].label, (int)tokenizer->bos, (int)tokenizer->eos);
         }
         assert_int_equal(evq_tokenizer_prefix(tokenizer),
                          ends[i].bos >= 0 ? ends[i].bos : ends[i].eos);
@@ -400,73 +376,31 @@ static void tokenizer_knows_its_vocabulary(void **state)
 
     (void)state;
     const int32_t added = evq_tokenizer_find(tokenizer, "<both>", 6);
-    assert_int_equal(evq_tokenizer_vocabulary(tokenizer), added + 1); // The last that was added.
-    assert_true(evq_tokenizer_find(tokenizer, "\xff", 1) >= 0);       // A byte.
+    assert_int_equal(tokenizer->vocabulary, added + 1);         // The last that was added.
+    assert_true(evq_tokenizer_find(tokenizer, "\xff", 1) >= 0); // A byte.
     assert_int_equal(evq_tokenizer_find(tokenizer, "no such token", 13), -1);
     assert_holds(evq_tokenizer_name(tokenizer), "qwen2/tokenizer.json");
     evq_tokenizer_free(tokenizer);
-}
-
-/* As Transformers makes a tokenizer of the two files and what lies beside them. */
-static void tokenizer_of_two_files_finds_the_tokens_that_are_named_beside_them(void **state)
-{
-    static const char vocabulary[] =
-        "{\"a\":0,\"b\":1,\"<s>\":2,\"</s>\":3,\"<\":4,\"s\":5,\">\":6,\"\u0120\":7}";
-    static const char text[] = "a<s>b</s>";
-    static const struct {
-        const char *config, *map;
-        const char *ids;
-    } cases[] = {
-        {"{}", "{}", "0 4 5 6 1 4 5 6"}, // The vocabulary lacks the stroke.
-        {"{\"bos_token\":\"<s>\"}", "{}", "0 2 1 4 5 6"},
-        {"{\"pad_token\":{\"content\":\"<s>\",\"lstrip\":false}}", "{}", "0 2 1 4 5 6"},
-        {"{\"added_tokens_decoder\":{\"3\":{\"content\":\"</s>\"}},\"eos_token\":\"<s>\"}", "{}",
-         "0 2 1 3"},
-        {"{\"add_bos_token\":false}", "{\"additional_special_tokens\":[\"</s>\"]}", "0 4 5 6 1 3"},
-        {"{\"add_prefix_space\":true}", "{\"sep_token\":\"<s>\"}", "7 0 2 7 1 4 5 6"},
-        {"{\"added_tokens_decoder\":{}}", "{\"sep_token\":\"<s>\"}", "0 4 5 6 1 4 5 6"},
-    };
-    struct fixture_folder *folder = *state;
-    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
-    char got[TEXT_MAX];
-
-    assert_non_null(scratch);
-    fixture_folder_write(folder, "vocab.json", vocabulary, sizeof(vocabulary) - 1);
-    fixture_folder_write(folder, "merges.txt", "#version: 0.2\n", 14);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct evq_tokenizer *tokenizer = NULL;
-        struct evq_error err = {.status = EVQ_OK};
-        write_or_not(folder, "tokenizer_config.json", cases[i].config);
-        write_or_not(folder, "special_tokens_map.json", cases[i].map);
-        assert_status_err(evq_tokenizer_open(folder->fd, "", &tokenizer, &err), EVQ_OK, &err);
-        struct evq_tokens tokens = encode(tokenizer, scratch, text, sizeof(text) - 1, true);
-        print_ids(&tokens, got, sizeof(got));
-        assert_string_equal(got, cases[i].ids);
-        evq_tokens_free(&tokens);
-        evq_tokenizer_free(tokenizer);
-    }
-    evq_tokenizer_scratch_free(scratch);
 }
 
 /* Of the same files, what lies beside them makes another tokenizer. */
 static void tokenizer_digest_changes_with_the_files_beside(void **state)
 {
     static const char *const configs[] = {"{}", "{\"bos_token\":\"a\"}",
-                                          "{\"tokenizer_class\":\"Qwen2Tokenizer\"}",
-                                          "{\"pad_token\":\"a\"}", "{\"add_prefix_space\":true}"};
+                                          "{\"tokenizer_class\":\"Qwen2Tokenizer\"}"};
+    static const char json[] = TOKENIZER(VOCABULARY, "");
     struct fixture_folder *folder = *state;
-    char digests[5][33];
+    char digests[3][33];
 
-    fixture_folder_write(folder, "vocab.json", VOCABULARY, sizeof(VOCABULARY) - 1);
-    fixture_folder_write(folder, "merges.txt", "#version: 0.2\n", 14);
-    for (size_t i = 0; i < 5; i++) {
+    fixture_folder_write(folder, "tokenizer.json", json, sizeof(json) - 1);
+    for (size_t i = 0; i < 3; i++) {
         struct evq_tokenizer *tokenizer = NULL;
         fixture_folder_write(folder, "tokenizer_config.json", configs[i], strlen(configs[i]));
         assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
         memcpy(digests[i], evq_tokenizer_digest(tokenizer), sizeof(digests[i]));
         evq_tokenizer_free(tokenizer);
     }
-    for (size_t i = 1; i < 5; i++) {
+    for (size_t i = 1; i < 3; i++) {
         assert_string_not_equal(digests[0], digests[i]);
     }
 }
@@ -529,7 +463,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizer_gives_the_tokens_of_hugging_face),
-        cmocka_unit_test(tokenizer_reads_vocabulary_and_merges_like_the_one_file),
         cmocka_unit_test(tokenizer_keeps_caches_apart_when_a_scratch_is_shared),
         cmocka_unit_test_setup_teardown(tokenizer_merges_long_pieces_from_the_left,
                                         fixture_folder_setup, fixture_folder_teardown),
@@ -545,9 +478,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_knows_its_vocabulary),
-        cmocka_unit_test_setup_teardown(
-            tokenizer_of_two_files_finds_the_tokens_that_are_named_beside_them,
-            fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test_setup_teardown(tokenizer_digest_changes_with_the_files_beside,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_serves_several_threads),

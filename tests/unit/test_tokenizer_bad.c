@@ -265,70 +265,42 @@ static void tokenizer_settings_of_too_many_values_are_refused(void **state)
 }
 
 static const struct {
-    const char *vocabulary, *merges; // NULL: no such file.
-    const char *beside_name, *beside;
+    const char *name, *text;
     enum evq_status status;
     const char *holds;
-} pairs[] = {
-    {NULL, "a b\n", NULL, NULL, EVQ_E_NOT_FOUND, "neither tokenizer.json nor vocab.json"},
-    {"{\"a\":0}", NULL, NULL, NULL, EVQ_E_NOT_FOUND, "with merges.txt"},
-    {"", "a b\n", NULL, NULL, EVQ_E_CORRUPT, "vocab.json' is empty"},
-    {"{\"a\":0}", "", NULL, NULL, EVQ_E_CORRUPT, "merges.txt' is empty"},
-    {"[]", "a b\n", NULL, NULL, EVQ_E_CORRUPT, "not an object of tokens"},
-    {"{\"a\":0", "a b\n", NULL, NULL, EVQ_E_CORRUPT, "JSON ends"},
-    {"{\"a\":true}", "a b\n", NULL, NULL, EVQ_E_CORRUPT, "no whole number"},
-    {"{\"a\":0}", "a\n", NULL, NULL, EVQ_E_CORRUPT, "merge 0 is 'a'"},
-    {"{\"a\":0}", "#version: 0.2\na b c\n", NULL, NULL, EVQ_E_CORRUPT, "merge 0 is 'a b c'"},
-    {"{\"a\":0}", "a\xff b\n", NULL, NULL, EVQ_E_CORRUPT, "byte 1 is not UTF-8"},
-    {"{\"a\":0}", "a b\n", NULL, NULL, EVQ_E_CORRUPT, "lacks the second"},
-    {"{}", "#version: 0.2\n", NULL, NULL, EVQ_E_CORRUPT, "vocabulary is empty"},
-    {"{\"a\":0}", "#version\n", "tokenizer_config.json", "{\"tokenizer_class\":\"BertTokenizer\"}",
-     EVQ_E_UNSUPPORTED, "BertTokenizer"},
-    {"{\"a\":0}", "#version\n", "added_tokens.json", "{\"<pad>\":1}", EVQ_E_UNSUPPORTED,
-     "added_tokens.json beside it"},
-    {"{\"a\":0}", "#version\n", "tokenizer_config.json", "{\"pad_token\":\"<none>\"}",
-     EVQ_E_UNSUPPORTED, "that its vocabulary lacks, '<none>', and no tokenizer.json"},
-    {"{\"a\":0}", "#version\n", "special_tokens_map.json",
-     "{\"mask_token\":{\"content\":\"a\",\"lstrip\":true}}", EVQ_E_UNSUPPORTED,
-     "a setting lstrip 'a'"},
-    {"{\"a\":0}", "#version\n", "tokenizer_config.json", "{\"add_bos_token\":true}",
-     EVQ_E_UNSUPPORTED, "a setting add_bos_token, and no tokenizer.json"},
-    {"{\"a\":0}", "#version\n", "tokenizer_config.json",
-     "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"add_prefix_space\":true}", EVQ_E_UNSUPPORTED,
-     "a setting add_prefix_space"},
-    {"{\"a\":0}", "#version\n", "tokenizer_config.json", "[]", EVQ_E_CORRUPT,
-     "tokenizer_config.json' is not a JSON object"},
-    {"{\"a\":0}", "#version\n", "tokenizer_config.json", "{\"bos_token\":7}", EVQ_E_CORRUPT,
-     "neither text nor an object"},
-    {"{\"a\":0}", "#version\n", "special_tokens_map.json", "{\"bos_token\":\"\"}", EVQ_E_CORRUPT,
+} beside[] = {
+    {"tokenizer_config.json", "[]", EVQ_E_CORRUPT, "tokenizer_config.json' is not a JSON object"},
+    {"tokenizer_config.json", "{\"bos_token\":7}", EVQ_E_CORRUPT, "neither text nor an object"},
+    {"special_tokens_map.json", "{\"bos_token\":\"\"}", EVQ_E_CORRUPT,
      "special_tokens_map.json': a special token has 0 bytes"},
-    {"{\"a\":0}", "#version\n", "config.json", "{\"bos_token_id\":", EVQ_E_CORRUPT, "config.json"},
+    {"config.json", "{\"bos_token_id\":", EVQ_E_CORRUPT, "config.json"},
 };
 
-static void vocabulary_and_merges_are_refused_when_they_are_wrong(void **state)
+static void files_beside_a_tokenizer_are_refused_when_they_are_wrong(void **state)
 {
+    static const char json[] = ONLY(VOCAB "," MERGES);
     struct fixture_folder *folder = *state;
 
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
         char name[16];
         char path[64];
         (void)snprintf(name, sizeof(name), "t%zu", i);
         fixture_folder_mkdir(folder, name);
-        if (pairs[i].vocabulary != NULL) {
-            (void)snprintf(path, sizeof(path), "%s/vocab.json", name);
-            fixture_folder_write(folder, path, pairs[i].vocabulary, strlen(pairs[i].vocabulary));
-        }
-        if (pairs[i].merges != NULL) {
-            (void)snprintf(path, sizeof(path), "%s/merges.txt", name);
-            fixture_folder_write(folder, path, pairs[i].merges, strlen(pairs[i].merges));
-        }
-        if (pairs[i].beside != NULL) {
-            (void)snprintf(path, sizeof(path), "%s/%s", name, pairs[i].beside_name);
-            fixture_folder_write(folder, path, pairs[i].beside, strlen(pairs[i].beside));
-        }
-        refuse(folder, name, name, pairs[i].status, pairs[i].holds);
+        (void)snprintf(path, sizeof(path), "%s/tokenizer.json", name);
+        fixture_folder_write(folder, path, json, sizeof(json) - 1);
+        (void)snprintf(path, sizeof(path), "%s/%s", name, beside[i].name);
+        fixture_folder_write(folder, path, beside[i].text, strlen(beside[i].text));
+        refuse(folder, name, name, beside[i].status, beside[i].holds);
     }
-    print_message("%zu vocabularies refused\n", sizeof(pairs) / sizeof(pairs[0]));
+}
+
+static void directory_without_a_tokenizer_is_refused(void **state)
+{
+    struct fixture_folder *folder = *state;
+
+    fixture_folder_mkdir(folder, "t");
+    fixture_folder_write(folder, "t/vocab.json", "{}", 2);
+    refuse(folder, "t", "vocab.json alone", EVQ_E_NOT_FOUND, "'t' has no tokenizer.json");
 }
 
 static void tokenizer_outside_its_root_is_refused(void **state)
@@ -369,7 +341,8 @@ int main(void)
         TEST(tokenizer_json_is_accepted_when_it_is_right),
         TEST(tokenizer_json_is_refused_when_it_nests_or_is_cut),
         TEST(tokenizer_settings_of_too_many_values_are_refused),
-        TEST(vocabulary_and_merges_are_refused_when_they_are_wrong),
+        TEST(files_beside_a_tokenizer_are_refused_when_they_are_wrong),
+        TEST(directory_without_a_tokenizer_is_refused),
         TEST(tokenizer_outside_its_root_is_refused),
         TEST(tokenizer_file_beyond_the_limit_is_refused),
     };

@@ -15,9 +15,7 @@ enum evq_status evq_definition_init(struct evq_definition *definition, const cha
     char shown[260];
 
     *definition = (struct evq_definition){0};
-    for (size_t i = 0; i < sizeof(definition->files) / sizeof(definition->files[0]); i++) {
-        evq_buffer_init(&definition->files[i], EVQ_TOKENIZER_FILE_BYTES_MAX);
-    }
+    evq_buffer_init(&definition->file, EVQ_TOKENIZER_FILE_BYTES_MAX);
     definition->arena = evq_arena_new(0);
     definition->path =
         definition->arena == NULL
@@ -29,9 +27,7 @@ enum evq_status evq_definition_init(struct evq_definition *definition, const cha
 
 void evq_definition_free(struct evq_definition *definition)
 {
-    for (size_t i = 0; i < sizeof(definition->files) / sizeof(definition->files[0]); i++) {
-        evq_buffer_free(&definition->files[i]);
-    }
+    evq_buffer_free(&definition->file);
     free(definition->entries);
     free(definition->merges);
     free(definition->added);

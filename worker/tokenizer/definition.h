@@ -1,6 +1,6 @@
 /*
- * What the files say about a tokenizer, before anything is built from it. The texts are in buffers
- * that the definition owns. Not for sharing between threads.
+ * What tokenizer.json says, before anything is built from it. The texts are in a buffer that the
+ * definition owns. Not for sharing between threads.
  */
 #ifndef EVQ_WORKER_TOKENIZER_DEFINITION_H
 #define EVQ_WORKER_TOKENIZER_DEFINITION_H
@@ -56,7 +56,7 @@ struct evq_normalizer { // What is done to the text between added tokens before 
 struct evq_definition {
     const char *path;        // The file, escaped for messages.
     struct evq_arena *arena; // Small arrays and names.
-    struct evq_buffer files[3];
+    struct evq_buffer file;  // The content. Reading changes it.
 
     struct evq_definition_entry *entries;
     size_t entry_count, entry_room;
@@ -94,11 +94,8 @@ enum evq_status evq_definition_added(struct evq_definition *definition,
                                      const struct evq_definition_added *added,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Read tokenizer.json, or vocab.json and merges.txt. files[0] and files[1] contain them and are
- * changed. */
+/* Reads tokenizer.json, which definition->file contains. */
 enum evq_status evq_definition_read_json(struct evq_definition *definition,
-                                         struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_definition_read_pair(struct evq_definition *definition,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* EVQ_E_CORRUPT, naming path: the file is empty or not UTF-8. */

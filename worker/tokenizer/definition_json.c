@@ -233,7 +233,7 @@ static enum evq_status read_all(struct reading *reading, struct evq_error *err)
 
 enum evq_status evq_definition_read_json(struct evq_definition *definition, struct evq_error *err)
 {
-    struct evq_buffer *file = &definition->files[0];
+    struct evq_buffer *file = &definition->file;
     struct evq_error fault = {.status = EVQ_OK};
     struct reading reading = {.definition = definition};
 

@@ -95,39 +95,13 @@ static enum evq_status exists(const struct evq_tokenizer_files *files, const cha
     return gone(status) ? EVQ_OK : status;
 }
 
-static enum evq_status find_in_folder(const char *shown, struct evq_tokenizer_files *files,
-                                      struct evq_error *err)
-{
-    bool found = false;
-
-    if (!join(files->first, files->folder, "tokenizer.json")) {
-        return evq_error_set(err, EVQ_E_LIMIT, "'%s': the path is too long", shown);
-    }
-    enum evq_status status = exists(files, files->first, &found, err);
-    if (status != EVQ_OK || found) {
-        return status;
-    }
-    (void)join(files->first, files->folder, "vocab.json");  // It is shorter than the path before.
-    (void)join(files->second, files->folder, "merges.txt"); // It is shorter than the path before.
-    status = exists(files, files->first, &found, err);
-    if (status == EVQ_OK && found) {
-        status = exists(files, files->second, &found, err);
-    }
-    if (status == EVQ_OK && !found) {
-        status = evq_error_set(err, EVQ_E_NOT_FOUND,
-                               "'%s' has no tokenizer: neither tokenizer.json nor vocab.json with "
-                               "merges.txt",
-                               shown);
-    }
-    return status;
-}
-
 enum evq_status evq_tokenizer_files_find(int root_fd, const char *path,
                                          struct evq_tokenizer_files *ret_files,
                                          struct evq_error *err)
 {
     char shown[260];
     struct stat info;
+    bool found = false;
     int fd = -1;
 
     *ret_files = (struct evq_tokenizer_files){.root_fd = root_fd};
@@ -149,14 +123,20 @@ enum evq_status evq_tokenizer_files_find(int root_fd, const char *path,
             ret_files->folder[length] = '/';
         }
     }
-    if (folder) {
-        return find_in_folder(shown, ret_files, err);
+    if (!folder) {
+        // It fits, because it is longer than its folder only by a file name.
+        (void)join(ret_files->path, path, "");
+        return EVQ_OK;
     }
-    // It fits, because it is longer than its folder only by a file name.
-    (void)join(ret_files->first, path, "");
-    if (strcmp(slash != NULL ? slash + 1 : path, "vocab.json") == 0) {
-        // It fits, because that was checked above.
-        (void)join(ret_files->second, ret_files->folder, "merges.txt");
+    if (!join(ret_files->path, ret_files->folder, "tokenizer.json")) {
+        return evq_error_set(err, EVQ_E_LIMIT, "'%s': the path is too long", shown);
     }
-    return EVQ_OK;
+    status = exists(ret_files, ret_files->path, &found, err);
+    if (status == EVQ_OK && !found) {
+        status = evq_error_set(err, EVQ_E_NOT_FOUND,
+                               "'%s' has no tokenizer.json (save_pretrained of Transformers "
+                               "writes one)",
+                               shown);
+    }
+    return status;
 }

@@ -12,8 +12,7 @@
 struct evq_tokenizer_files {
     int root_fd; // It belongs to the caller. AT_FDCWD: paths are used as they are.
     char folder[EVQ_TOKENIZER_PATH_MAX]; // Ends with '/', or "".
-    char first[EVQ_TOKENIZER_PATH_MAX];  // Path of tokenizer.json or vocab.json.
-    char second[EVQ_TOKENIZER_PATH_MAX]; // Path of merges.txt, or "".
+    char path[EVQ_TOKENIZER_PATH_MAX];   // Path of tokenizer.json.
 };
 
 /* Finds the files of the tokenizer at path. EVQ_E_NOT_FOUND names what was searched. */
@@ -25,18 +24,6 @@ enum evq_status evq_tokenizer_files_find(int root_fd, const char *path,
 enum evq_status evq_tokenizer_files_read(const struct evq_tokenizer_files *files, const char *path,
                                          struct evq_buffer *out,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* For vocab.json and merges.txt, which do not contain them: reads the added tokens, and the kind of
- * tokenizer if tokenizer_config.json names one. */
-enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *files,
-                                            struct evq_definition *definition,
-                                            struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* The second half of it: adds the tokens that the files beside vocab.json and merges.txt name, and
- * <|endoftext|>. */
-enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *files,
-                                          struct evq_definition *definition,
-                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Sets tokenizer->bos and ->eos: from special_tokens_map.json; otherwise from tokenizer_config.json

@@ -242,50 +242,7 @@ enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files
     if (!special.present && !map.present) {
         map = special = config;
     }
-    const char *class =
-        special.class[0] == '\0' && files->second[0] != '\0' ? "GPT2Tokenizer" : special.class;
-    tokenizer->bos = resolve(tokenizer, &map.bos, class_end(class, true));
-    tokenizer->eos = resolve(tokenizer, &map.eos, class_end(class, false));
+    tokenizer->bos = resolve(tokenizer, &map.bos, class_end(special.class, true));
+    tokenizer->eos = resolve(tokenizer, &map.eos, class_end(special.class, false));
     return EVQ_OK;
-}
-
-/* It is not known well enough how Transformers finds the tokens of added_tokens.json in a text, so
- * such a file is refused. */
-static enum evq_status check_no_added(const struct evq_tokenizer_files *files,
-                                      const struct evq_definition *definition,
-                                      struct evq_error *err)
-{
-    struct special special;
-
-    const enum evq_status status = read_file(files, "added_tokens.json", &special, err);
-    if (status == EVQ_OK && special.present) {
-        return evq_definition_refuse(definition, err,
-                                     "has added_tokens.json beside it and no tokenizer.json");
-    }
-    return status;
-}
-
-enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *files,
-                                            struct evq_definition *definition,
-                                            struct evq_error *err)
-{
-    struct special special;
-
-    enum evq_status status = check_no_added(files, definition, err);
-    if (status == EVQ_OK) {
-        status = read_file(files, "tokenizer_config.json", &special, err);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (strcmp(special.class, "Qwen2Tokenizer") == 0 ||
-        strcmp(special.class, "Qwen2TokenizerFast") == 0) {
-        definition->steps.nfc = true;
-        definition->steps.scan = EVQ_PRETOKENIZER_QWEN2;
-    } else if (special.class[0] != '\0' && strncmp(special.class, "GPT2Tokenizer", 13) != 0) {
-        return evq_definition_refuse(
-            definition, err, "belongs to a %.60s, which without tokenizer.json is not known",
-            special.class);
-    }
-    return evq_tokenizer_files_named(files, definition, err);
 }

@@ -98,49 +98,13 @@ static enum evq_status build(const struct evq_definition *definition,
     return status;
 }
 
-static void digest(const struct evq_definition *definition, XXH3_state_t *state)
-{
-    for (size_t i = 0; i < sizeof(definition->files) / sizeof(definition->files[0]); i++) {
-        const uint64_t bytes = definition->files[i].bytes;
-        // This fails only for a NULL state.
-        (void)XXH3_128bits_update(state, &bytes, sizeof(bytes));
-        if (bytes > 0) {
-            (void)XXH3_128bits_update(state, definition->files[i].data, (size_t)bytes);
-        }
-    }
-}
-
 static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 {
-    // The digest includes the last three numbers and the added tokens, because files beside
-    // vocab.json and merges.txt change how those are read.
-    const int32_t numbers[5] = {tokenizer->bos, tokenizer->eos, (int32_t)tokenizer->steps.scan,
-                                tokenizer->steps.nfc, tokenizer->steps.space_before};
+    const int32_t ends[2] = {tokenizer->bos, tokenizer->eos}; // Other files name them.
 
-    (void)XXH3_128bits_update(state, numbers, sizeof(numbers)); // This fails only for a NULL state.
-    for (size_t i = 0; i < tokenizer->raw.count; i++) {
-        const int32_t id = tokenizer->raw.tokens[i].id;
-        (void)XXH3_128bits_update(state, &id, sizeof(id)); // This fails only for a NULL state.
-    }
+    (void)XXH3_128bits_update(state, ends, sizeof(ends)); // This fails only for a NULL state.
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
     evq_hex_128(hash.high64, hash.low64, tokenizer->digest);
-}
-
-static enum evq_status read_definition(const struct evq_tokenizer_files *files,
-                                       struct evq_definition *definition, XXH3_state_t *state,
-                                       struct evq_error *err)
-{
-    enum evq_status status =
-        evq_tokenizer_files_read(files, files->first, &definition->files[0], err);
-    if (status == EVQ_OK && files->second[0] != '\0') {
-        status = evq_tokenizer_files_read(files, files->second, &definition->files[1], err);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    digest(definition, state); // This comes before reading, because reading changes the buffers.
-    return files->second[0] != '\0' ? evq_definition_read_pair(definition, err)
-                                    : evq_definition_read_json(definition, err);
 }
 
 static enum evq_status open_files(const struct evq_tokenizer_files *files,
@@ -149,14 +113,16 @@ static enum evq_status open_files(const struct evq_tokenizer_files *files,
     struct evq_definition definition = {0};
     XXH3_state_t *state = XXH3_createState();
 
-    enum evq_status status = state != NULL ? evq_definition_init(&definition, files->first, err)
+    enum evq_status status = state != NULL ? evq_definition_init(&definition, files->path, err)
                                            : evq_error_set(err, EVQ_E_NOMEM, "a tokenizer");
     if (status == EVQ_OK) {
-        (void)XXH3_128bits_reset(state); // This fails only for a NULL state.
-        status = read_definition(files, &definition, state, err);
+        status = evq_tokenizer_files_read(files, files->path, &definition.file, err);
     }
-    if (status == EVQ_OK && files->second[0] != '\0') {
-        status = evq_tokenizer_files_special(files, &definition, err);
+    if (status == EVQ_OK) {
+        // This comes before reading, because reading changes the buffer. It fails only for NULL.
+        (void)XXH3_128bits_reset(state);
+        (void)XXH3_128bits_update(state, definition.file.data, definition.file.bytes);
+        status = evq_definition_read_json(&definition, err);
     }
     if (status == EVQ_OK) {
         status = build(&definition, tokenizer, err);
@@ -191,21 +157,6 @@ enum evq_status evq_tokenizer_open(int root_fd, const char *path,
     }
     *ret_tokenizer = tokenizer;
     return EVQ_OK;
-}
-
-int32_t evq_tokenizer_vocabulary(const struct evq_tokenizer *tokenizer)
-{
-    return tokenizer->vocabulary;
-}
-
-int32_t evq_tokenizer_bos(const struct evq_tokenizer *tokenizer)
-{
-    return tokenizer->bos;
-}
-
-int32_t evq_tokenizer_eos(const struct evq_tokenizer *tokenizer)
-{
-    return tokenizer->eos;
 }
 
 int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer)

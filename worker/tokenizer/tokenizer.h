@@ -33,13 +33,12 @@ struct evq_tokens { // Starts as zeros; grows as needed.
 };
 
 /*
- * Opens the tokenizer at path: a directory with tokenizer.json, or with vocab.json and merges.txt,
- * or one of these files itself. The path is beneath root_fd, as in evq_root_open(); with AT_FDCWD
- * any path is allowed. tokenizer_config.json, special_tokens_map.json and config.json beside it
- * tell what begins and ends a text. The caller frees it. EVQ_E_NOT_FOUND: there are no such files.
- * EVQ_E_UNSUPPORTED: this kind of tokenizer is not supported; give tokens instead of text.
- * EVQ_E_CORRUPT, EVQ_E_INVALID, EVQ_E_LIMIT, EVQ_E_GONE, EVQ_E_IO, EVQ_E_NOMEM. The message names
- * the file.
+ * Opens the tokenizer at path: tokenizer.json, or a directory that contains it. The path is beneath
+ * root_fd, as in evq_root_open(); with AT_FDCWD any path is allowed. tokenizer_config.json,
+ * special_tokens_map.json and config.json beside it tell what begins and ends a text. The caller
+ * frees it. EVQ_E_NOT_FOUND: there is no such file. EVQ_E_UNSUPPORTED: this kind of tokenizer is
+ * not supported; give tokens instead of text. EVQ_E_CORRUPT, EVQ_E_INVALID, EVQ_E_LIMIT,
+ * EVQ_E_GONE, EVQ_E_IO, EVQ_E_NOMEM. The message names the file.
  */
 enum evq_status evq_tokenizer_open(int root_fd, const char *path,
                                    struct evq_tokenizer **ret_tokenizer,
@@ -68,10 +67,6 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_tokens_free(struct evq_tokens *tokens); // Leaves it empty.
 
-/* One more than the largest id that encoding can give. */
-int32_t evq_tokenizer_vocabulary(const struct evq_tokenizer *tokenizer);
-int32_t evq_tokenizer_bos(const struct evq_tokenizer *tokenizer); // -1: none.
-int32_t evq_tokenizer_eos(const struct evq_tokenizer *tokenizer); // -1: none.
 /* The token before a text without context, as lm-evaluation-harness chooses it: BOS, otherwise EOS;
  * -1: neither exists. */
 int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer);

@@ -15,7 +15,8 @@ struct evq_tokenizer {
     struct evq_added_tokens normalized; // and in the normalized text.
     int32_t before[EVQ_DEFINITION_TEMPLATE_MAX], after[EVQ_DEFINITION_TEMPLATE_MAX];
     size_t before_count, after_count;
-    int32_t vocabulary, bos, eos;
+    int32_t vocabulary; // One more than the largest id that encoding can give.
+    int32_t bos, eos;   // -1: none.
     char digest[33];
     char *path;
 };

@@ -127,9 +127,8 @@ static void hash_file(XXH3_state_t *state, int folder_fd, const char *name)
 static enum evq_status hash_files(const struct place *place, XXH128_hash_t *ret_hash,
                                   struct evq_error *err)
 {
-    static const char *const names[] = {
-        "tokenizer.json",          "vocab.json", "merges.txt", "tokenizer_config.json",
-        "special_tokens_map.json", "config.json"};
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "special_tokens_map.json", "config.json"};
     XXH3_state_t *state = XXH3_createState();
     char *folder = folder_of(place->root_fd, place->path);
     int fd = -1;
