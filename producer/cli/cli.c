@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "producer/cli/pause.h"
+#include "producer/cli/poll_delay.h"
 #include "shared/base/clock.h"
 
 #define CALL_ARGS_MAX 32
@@ -81,7 +81,7 @@ static enum evq_status await_loading(struct evq_cli *cli, int64_t wait_ms, struc
             evq_cli_say(cli, "evalq: Redis asks to wait; trying for at most %d s",
                         (int)(wait_ms / 1000));
         }
-        evq_pause(&looks, deadline);
+        evq_poll_delay(&looks, deadline);
         status = evq_queue_info(cli->queue, &info, err);
     }
     return status;

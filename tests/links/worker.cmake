@@ -1,4 +1,4 @@
-foreach(name test_results_file test_bad_results test_devices test_process test_scratch test_merge test_worker_outbox test_worker_run test_worker_eval test_worker_faults
+foreach(name test_results_file test_bad_results test_devices test_process test_scratch test_shard_merge test_worker_outbox test_worker_run test_worker_eval test_worker_faults
         test_worker_group test_worker_hostile test_worker_language test_worker_machines test_worker_gpus test_fetch test_worker_unheard test_worker_refused
         test_fetch_server test_runner)
     evq_test_link(${name} evq_worker)

@@ -8,8 +8,8 @@
 #include "shared/base/clock.h"
 #include "worker/evaluators/job_json.h"
 #include "worker/evaluators/program_run.h"
+#include "worker/evaluators/program_samples.h"
 #include "worker/evaluators/result_files.h"
-#include "worker/evaluators/sample_files.h"
 
 #define PATH_BYTES 8192
 
@@ -48,7 +48,7 @@ static enum evq_status results_report(const struct evq_evaluator *evaluator,
         result->device = place->devices[0] != '\0' ? place->devices : "cpu";
         result->timing.compute_us = compute_us / (int64_t)results->count;
         result->timing.samples = result->n > 0 ? result->n : 0;
-        evq_sample_files_keep(request, evaluator->results, result);
+        evq_program_samples_keep(request, evaluator->results, result);
         const enum evq_status status = report->task(report->context, result, err);
         if (status != EVQ_OK) {
             return status;

@@ -6,7 +6,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/queue/codec.h"
-#include "worker/child/merge.h"
+#include "worker/supervisor/shard_merge.h"
 
 #define DETAIL_BYTES_MAX 8191  // The most that evq_queue_fail() accepts.
 #define REASON_BYTES     52    // The job's hash keeps so many bytes of a reason, after its kind.
@@ -185,8 +185,8 @@ static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *que
 {
     struct evq_results results = {0};
 
-    enum evq_status status =
-        evq_merge_run(queue, lease->claim->id, lease->claim->token, lease->suite, &results, err);
+    enum evq_status status = evq_shard_merge_run(queue, lease->claim->id, lease->claim->token,
+                                                 lease->suite, &results, err);
     if (status == EVQ_E_LEASE_LOST || evq_conn_is_outage(status) || status == EVQ_E_NOMEM) {
         return status;
     }

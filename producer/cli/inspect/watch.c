@@ -7,7 +7,7 @@
 
 #include "producer/cli/inspect/feed.h"
 #include "producer/cli/inspect/live.h"
-#include "producer/cli/pause.h"
+#include "producer/cli/poll_delay.h"
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
@@ -110,7 +110,7 @@ static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, st
                                  counts->open == 1 ? "job was" : "jobs were", to->timeout_s);
         }
         uint32_t steady = 4; // A look every 320 ms.
-        evq_pause(&steady, deadline);
+        evq_poll_delay(&steady, deadline);
         evq_terminal_resize(&cli->terminal);
     }
 }

@@ -6,7 +6,7 @@
 
 #include "producer/cli/inspect/result_table.h"
 #include "producer/cli/json.h"
-#include "producer/cli/pause.h"
+#include "producer/cli/poll_delay.h"
 #include "producer/cli/view.h"
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
@@ -108,7 +108,7 @@ enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s, struct
             return evq_error_set(err, EVQ_E_TIMEOUT,
                                  "Redis asked to wait for all of the %" PRId64 " s", *timeout_s);
         }
-        evq_pause(&looks, deadline);
+        evq_poll_delay(&looks, deadline);
         status = evq_queue_info(cli->queue, &info, err);
     }
     if (*timeout_s >= 0) {
@@ -219,7 +219,7 @@ static enum evq_status await(struct evq_cli *cli, struct waited *jobs, size_t id
             break;
         }
         status = EVQ_OK;
-        evq_pause(&looks, deadline);
+        evq_poll_delay(&looks, deadline);
     }
     return status;
 }
@@ -308,7 +308,7 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
                                  counts.open, counts.open == 1 ? "" : "s", run,
                                  counts.open == 1 ? "was" : "were", timeout_s);
         }
-        evq_pause(&looks, deadline);
+        evq_poll_delay(&looks, deadline);
     }
     const enum evq_status known = evq_cli_check_run(cli, run, &counts, err);
     if (known != EVQ_OK) {

@@ -1,6 +1,6 @@
 /* The pause between two requests to the queue. Any thread. */
-#ifndef EVQ_PRODUCER_CLI_PAUSE_H
-#define EVQ_PRODUCER_CLI_PAUSE_H
+#ifndef EVQ_PRODUCER_CLI_POLL_DELAY_H
+#define EVQ_PRODUCER_CLI_POLL_DELAY_H
 
 #include <stdint.h>
 
@@ -8,6 +8,6 @@
  * Sleeps before the next request: 20 ms at first, twice as long each time, 500 ms at most, and
  * never past deadline_ms (monotonic; 0: no deadline). *look counts the requests.
  */
-void evq_pause(uint32_t *look, int64_t deadline_ms);
+void evq_poll_delay(uint32_t *look, int64_t deadline_ms);
 
 #endif

@@ -1,4 +1,4 @@
-#include "worker/evaluators/sample_files.h"
+#include "worker/evaluators/program_samples.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 
 #define PATH_BYTES 8192
 
-void evq_sample_files_keep(const struct evq_eval_request *request, const char *form,
-                           struct evq_result *result)
+void evq_program_samples_keep(const struct evq_eval_request *request, const char *form,
+                              struct evq_result *result)
 {
     struct evq_sample_store *store = evq_sample_store_new(request, result->task, "", "");
     const struct evq_task_config *task = evq_suite_task(request->suite, result->task);

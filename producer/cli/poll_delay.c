@@ -1,10 +1,10 @@
-#include "producer/cli/pause.h"
+#include "producer/cli/poll_delay.h"
 
 #include <unistd.h>
 
 #include "shared/base/clock.h"
 
-void evq_pause(uint32_t *look, int64_t deadline_ms)
+void evq_poll_delay(uint32_t *look, int64_t deadline_ms)
 {
     int64_t pause_ms = 20 << (*look < 5 ? *look : 5);
     pause_ms = pause_ms > 500 ? 500 : pause_ms;

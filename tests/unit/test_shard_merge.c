@@ -8,8 +8,8 @@
 
 #include "shared/base/buffer.h"
 #include "tests/fixture/check.h"
-#include "worker/child/merge.h"
 #include "worker/supervisor/lease.h"
+#include "worker/supervisor/shard_merge.h"
 
 #define PARTS_MAX 4
 
@@ -91,8 +91,8 @@ static void merge_adds_the_sums_and_forms_the_metrics_once(void **state)
     part_add(&parts, 1, "digits", 30, 11, 6.0, "aa");
     part_add(&parts, 2, "digits", 0, 0, 0.0, "aa"); // More shards than samples.
     part_add(&parts, 2, "more", 0, 0, 0.0, "aa");
-    assert_status_err(evq_merge_parts(&suite, parts.data, parts.bytes, 3, &results, &err), EVQ_OK,
-                      &err);
+    assert_status_err(evq_shard_merge_parts(&suite, parts.data, parts.bytes, 3, &results, &err),
+                      EVQ_OK, &err);
     assert_int_equal(results.count, 2);
     assert_string_equal(results.items[0]->task, "digits");
     assert_int_equal(results.items[0]->n, 40);
@@ -119,7 +119,7 @@ static void merge_refuses_parts_of_other_weights(void **state)
         part_add(&parts, i, "digits", 10, 9, 4.0, i == 0 ? "aa" : "bb");
         part_add(&parts, i, "more", 10, 9, 4.0, "aa");
     }
-    assert_status(evq_merge_parts(&suite, parts.data, parts.bytes, 2, &results, &err),
+    assert_status(evq_shard_merge_parts(&suite, parts.data, parts.bytes, 2, &results, &err),
                   EVQ_E_CHANGED);
     parts_free(&parts);
 }
@@ -132,7 +132,7 @@ static void merge_refuses_malformed_parts(void **state)
 
     (void)state;
     part_add(&parts, 0, "digits", 10, 9, 4.0, "aa");
-    assert_status(evq_merge_parts(&suite, parts.data, parts.bytes, 1, &results, &err),
+    assert_status(evq_shard_merge_parts(&suite, parts.data, parts.bytes, 1, &results, &err),
                   EVQ_E_CORRUPT);
     assert_holds(err.message, "no task 'more'");
     part_add(&parts, 0, "more", 10, 9, 4.0, "aa");
@@ -140,7 +140,7 @@ static void merge_refuses_malformed_parts(void **state)
     for (size_t bytes = 0; bytes < whole;
          bytes++) { // Cut anywhere: refused, never read past the end.
         parts.bytes[0] = bytes;
-        assert_status(evq_merge_parts(&suite, parts.data, parts.bytes, 1, &results, &err),
+        assert_status(evq_shard_merge_parts(&suite, parts.data, parts.bytes, 1, &results, &err),
                       EVQ_E_CORRUPT);
     }
     parts_free(&parts);
@@ -157,7 +157,7 @@ static void merge_refuses_counts_that_overflow(void **state)
         part_add(&parts, i, "digits", INT64_MAX / 2 + 1, 9, 4.0, "aa");
         part_add(&parts, i, "more", 1, 1, 1.0, "aa");
     }
-    assert_status(evq_merge_parts(&suite, parts.data, parts.bytes, 2, &results, &err),
+    assert_status(evq_shard_merge_parts(&suite, parts.data, parts.bytes, 2, &results, &err),
                   EVQ_E_CORRUPT);
     assert_holds(err.message, "overflows");
     parts_free(&parts);

@@ -1,4 +1,4 @@
-#include "worker/child/merge.h"
+#include "worker/supervisor/shard_merge.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,9 +161,9 @@ out:
     return status;
 }
 
-enum evq_status evq_merge_parts(const struct evq_suite *suite, const uint8_t *const *parts,
-                                const size_t *part_bytes, size_t part_count,
-                                struct evq_results *ret_results, struct evq_error *err)
+enum evq_status evq_shard_merge_parts(const struct evq_suite *suite, const uint8_t *const *parts,
+                                      const size_t *part_bytes, size_t part_count,
+                                      struct evq_results *ret_results, struct evq_error *err)
 {
     struct evq_results results = {.items = calloc(suite->task_count + 1, sizeof(*results.items))};
     enum evq_status status = EVQ_OK;
@@ -184,9 +184,9 @@ enum evq_status evq_merge_parts(const struct evq_suite *suite, const uint8_t *co
     return EVQ_OK;
 }
 
-enum evq_status evq_merge_run(struct evq_queue *queue, const char *id, const char *token,
-                              const struct evq_suite *suite, struct evq_results *ret_results,
-                              struct evq_error *err)
+enum evq_status evq_shard_merge_run(struct evq_queue *queue, const char *id, const char *token,
+                                    const struct evq_suite *suite, struct evq_results *ret_results,
+                                    struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
     const uint8_t **parts = NULL;
@@ -206,7 +206,7 @@ enum evq_status evq_merge_run(struct evq_queue *queue, const char *id, const cha
         parts[i] = (const uint8_t *)reply->items[i]->text;
         bytes[i] = reply->items[i]->bytes;
     }
-    status = evq_merge_parts(suite, parts, bytes, reply->item_count, ret_results, err);
+    status = evq_shard_merge_parts(suite, parts, bytes, reply->item_count, ret_results, err);
 out:
     free(parts);
     free(bytes);

@@ -1,4 +1,4 @@
-#include "worker/convert/folders.h"
+#include "worker/convert/base_model.h"
 
 #include <errno.h>
 #include <fcntl.h>
