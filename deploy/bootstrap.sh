@@ -16,7 +16,7 @@ case $mode in
 build) ;;
 test | peers)
     packages="$packages libcmocka-dev python3 python3-numpy python3-venv python3-yaml iproute2 git openssl procps
-util-linux file zsh fish"
+util-linux file"
     # For tests/format.sh, the fuzzers and the model. Debian 13 does not have clang-14.
     optional="clang-14 clang-format-14 libclang-rt-14-dev spin"
     if [ "$mode" = peers ]; then

@@ -1,5 +1,4 @@
-"""Tests the shell completions that each program writes with its manual pages. bash is asked as at a
-prompt; zsh and fish are asked too if they are installed."""
+"""Tests the bash completion that each program writes with its manual pages, as at a prompt."""
 
 from __future__ import annotations
 
@@ -34,13 +33,6 @@ bind '"\t": complete'
 PS1=
 source evalq-logger.bash
 printf 'ready\n' >$LINE"""
-ZSH = """fpath=($PWD $fpath)
-autoload -Uz compinit && compinit -u -D
-unsetopt beep
-bindkey '^I' complete-word
-leave() { print -r -- "$BUFFER" >$LINE; BUFFER= }
-zle -N leave && bindkey '^X' leave
-print ready >$LINE"""
 
 
 def drain(terminal: int) -> None:
@@ -154,13 +146,6 @@ class CompletionTest(unittest.TestCase):
                 if option not in by_up:
                     self.assertTrue(re.search(rf"{option}(?![a-z-])", tests), f"no test uses {option} of {command}")
 
-    @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
-    def test_zsh_reads_its_own(self) -> None:
-        for name in sorted(os.listdir(self.directory)):
-            if name.startswith("_"):
-                done = subprocess.run(["zsh", "-n", name], cwd=self.directory, text=True, capture_output=True, check=False)
-                self.assertEqual((done.returncode, done.stderr), (0, ""), name)
-
     def prompt(self, shell: List[str], setup: str) -> int:
         """Starts a shell in a pseudo-terminal, and returns the terminal's other end."""
         environment = dict(os.environ, HOME=self.directory, ZDOTDIR=self.directory, TERM="dumb", LINE=self.directory + "/line")
@@ -187,19 +172,6 @@ class CompletionTest(unittest.TestCase):
         os.write(prompt, b"\x15printf 'ready\\n' >$LINE\r")
         return line
 
-    @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
-    def test_zsh_completes_verbs_options_and_values(self) -> None:
-        prompt = self.prompt(["zsh", "-f", "-i"], ZSH.replace("\n", "; "))
-        for typed, line in (
-            ("evalq sub", "evalq submit "),
-            ("evalq submit --sui", "evalq submit --suite="),
-            ("evalq status --sui", "evalq status --sui"),
-            ("evalq admin li", "evalq admin limit "),
-            ("evalq --color al", "evalq --color always "),
-            ("evalq-logger --log-format j", "evalq-logger --log-format json "),
-        ):
-            self.assertEqual(self.completed(prompt, typed), line)
-
     def test_bash_quotes_names_of_directories(self) -> None:
         """A directory name that looks like a command must not be executed."""
         names = ("a b", "c$(touch executed)", "d'e", "f*")
@@ -218,22 +190,6 @@ class CompletionTest(unittest.TestCase):
                 return file.read().rstrip("\n")
         except FileNotFoundError:
             return ""
-
-    @unittest.skipUnless(shutil.which("fish"), "NOT RUN: no fish")
-    def test_fish_offers_verbs_options_and_values(self) -> None:
-        def fish(line: str) -> List[str]:
-            words = ["fish", "--no-config", "-c", f"source evalq.fish; complete -C {line!r}"]
-            environment = dict(os.environ, HOME=self.directory)
-            done = subprocess.run(words, cwd=self.directory, env=environment, text=True, capture_output=True, check=False)
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            return [offered.split("\t")[0] for offered in done.stdout.split("\n") if offered]
-
-        self.assertEqual(fish("evalq sub"), ["submit"])
-        self.assertEqual(fish("evalq submit --sui"), ["--suite"])
-        self.assertEqual(fish("evalq status --sui"), [])
-        self.assertEqual(fish("evalq admin li"), ["limit"])
-        self.assertNotIn("limit", fish("evalq admin acl li"))
-        self.assertEqual(sorted(fish("evalq --color ")), ["always", "auto", "never"])
 
 
 if __name__ == "__main__":

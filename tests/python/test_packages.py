@@ -64,8 +64,7 @@ class PackagesTest(unittest.TestCase):
         self.assertEqual(sorted(self.files), ["evalq", "libevalq-dev", "libevalq1"])
         for end in ("bin/evalq", "bin/evalq-worker", "bin/evalq-logger", "man1/evalq.1.gz", "system/evalq-worker.service", "secrets.sh"):
             self.assertTrue(self.holds("evalq", end), end)
-        for end in ("completions/evalq", "vendor-completions/_evalq", "vendor_completions.d/evalq.fish"):
-            self.assertTrue(self.holds("evalq", end), end)
+        self.assertTrue(self.holds("evalq", "completions/evalq"))
         self.assertTrue(self.holds("libevalq1", "/libevalq.so.1"))
         for end in ("include/evalq.h", "/libevalq.so", "pkgconfig/evalq.pc", "evalq-config.cmake"):
             self.assertTrue(self.holds("libevalq-dev", end), end)
