@@ -14,7 +14,7 @@
 static inline void fuzz_array(const struct evq_dataset_format *format, const uint8_t *data,
                               size_t bytes)
 {
-    const struct evq_array_source source = {fuzz_file(data, bytes), "", FUZZ_ARRAY_BYTES_MAX};
+    const struct evq_array_source source = {fuzz_file(data, bytes), FUZZ_ARRAY_BYTES_MAX};
     struct evq_array array = {0};
     struct evq_error err = {.message = ""};
     size_t values = 1;

@@ -75,8 +75,8 @@ static const char site_yaml[] =
                                "model: {config_path: $DIR/gpt2.json}, "
                                "data: {format: tokens, tokens: $DIR/few.bin, dtype: u16}}]}\n"
                                "  points: {tasks: [{name: points, type: regression, data: "
-                               "{format: safetensors, inputs: $DIR/points.safetensors, "
-                               "targets: $DIR/points.safetensors}}]}\n";
+                               "{format: npy, inputs: $DIR/inputs.npy, "
+                               "targets: $DIR/targets.npy}}]}\n";
 
 static void put(const struct fixture_site *site, const char *name, const void *data, size_t bytes)
 {
@@ -298,17 +298,29 @@ static void put_tensors(const struct fixture_site *site, const char *name,
     fixture_safetensors(path, tensors, count);
 }
 
+/* Writes a file of two rows of two numbers. */
+static void put_npy(const struct fixture_site *site, const char *name, const float values[4])
+{
+    static const char shape[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
+    unsigned char file[80 + 4 * sizeof(float)];
+
+    memset(file, ' ', sizeof(file));
+    memcpy(file, "\x93NUMPY\x01\x00\x46\x00", 10); // 70 bytes of text follow.
+    memcpy(file + 10, shape, sizeof(shape) - 1);
+    file[79] = '\n';
+    memcpy(file + 80, values, 4 * sizeof(float));
+    put(site, name, file, sizeof(file));
+}
+
 /* What is to come out is twice what goes in: as the averaged layer of ema_mlp.ckpt multiplies; the
  * trained one multiplies by 1. */
 static void put_points(const struct fixture_site *site)
 {
     static const float inputs[] = {1.0f, 2.0f, -3.0f, 1.0f};
     static const float targets[] = {2.0f, 4.0f, -6.0f, 2.0f};
-    const struct fixture_tensor tensors[] = {
-        {.name = "inputs", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = inputs},
-        {.name = "targets", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = targets}};
 
-    put_tensors(site, "points.safetensors", tensors, 2);
+    put_npy(site, "inputs.npy", inputs);
+    put_npy(site, "targets.npy", targets);
 }
 
 static void run_evalq(struct fixture_site *site, struct fixture_output *output, const char *verb,

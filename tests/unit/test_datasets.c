@@ -16,7 +16,6 @@
 #include <cmocka.h>
 #include <zlib.h>
 
-#include "tests/fixture/safetensors.h"
 #include "worker/datasets/dataset.h"
 
 struct fixture {
@@ -35,8 +34,7 @@ static int setup(void **state)
     return 0;
 }
 
-static const char *const names[] = {"x",     "x.idx", "x.npy",         "y.npy",
-                                    "y.idx", "x.gz",  "d.safetensors", "pipe"};
+static const char *const names[] = {"x", "x.idx", "x.npy", "y.npy", "y.idx", "x.gz", "pipe"};
 
 static int teardown(void **state)
 {
@@ -104,7 +102,7 @@ static enum evq_status read_with(const struct evq_dataset_format *format, const 
     char path[128];
 
     (void)snprintf(path, sizeof(path), "%s/%s", fx->directory, name);
-    const struct evq_array_source source = {path, "", bytes_max};
+    const struct evq_array_source source = {path, bytes_max};
     return format->read(&source, array, err);
 }
 
@@ -452,8 +450,8 @@ static void dataset_refuses_what_does_not_fit(void **state)
          "labels is missing"},
         {{{"format", "idx"}, {"labels", "y.idx"}, {"scale", "1"}, {"shift", "1"}},
          "inputs is missing"},
-        {{{"format", "safetensors"}, {"inputs", "x"}, {"labels_tensor", "y"}, {"scale", "1"}},
-         "no checkpoint"},
+        {{{"format", "safetensors"}, {"inputs", "x"}, {"labels", "y"}, {"scale", "1"}},
+         "format 'safetensors' is not known"},
         {{{"format", "idx"}, {"inputs", "x.idx"}, {"labels", "y.idx"}, {"scal", "1"}},
          "'scal' is not known"},
         {{{"format", "idx"}, {"inputs", "x.idx"}, {"labels", "y.idx"}, {"scale", "1/0"}},
@@ -486,54 +484,33 @@ static void dataset_refuses_what_does_not_fit(void **state)
     }
 }
 
-static void dataset_reads_tensors_of_one_file(void **state)
+static void dataset_refuses_wrong_labels(void **state)
 {
-    struct fixture *fx = *state;
-    const float x[] = {1.0f, 2.0f, 3.0f, 4.0f};
-    const int64_t y[] = {1, -1};
-    const uint16_t half[] = {0x3f80, 0x4000}; // bf16 1 and 2.
-    const struct fixture_tensor tensors[] = {
-        {.name = "x", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = x},
-        {.name = "y", .dtype = EVQ_DTYPE_I64, .rank = 1, .shape = {2}, .data = y},
-        {.name = "half", .dtype = EVQ_DTYPE_BF16, .rank = 1, .shape = {2}, .data = half},
-    };
-    struct evq_pair data[] = {{"format", "safetensors"},
-                              {"inputs", "d.safetensors"},
-                              {"inputs_tensor", "x"},
-                              {"labels_tensor", "y"}};
+    const struct evq_pair data[] = {{"format", "npy"}, {"inputs", "x.npy"}, {"labels", "y.npy"}};
     const struct evq_task_config task = {
-        .name = "t", .type = "classification", .data = data, .data_count = 4};
+        .name = "t", .type = "classification", .data = data, .data_count = 3};
+    static const char floats[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
+    static const char integers[] = "{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }";
+    const float values[] = {1.0f, 2.0f};
+    const int64_t labels[] = {1, -1};
+    struct fixture *fx = *state;
     struct evq_dataset *dataset = NULL;
     struct evq_error err = {0};
-    float targets[2];
-    char path[128];
+    uint8_t file[256];
 
-    (void)snprintf(path, sizeof(path), "%s/d.safetensors", fx->directory);
-    fixture_safetensors(path, tensors, 3);
-    assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_LABELS, fx->directory, &dataset, &err),
-                     EVQ_OK);
-    assert_int_equal(dataset->columns, 2);
-    assert_int_equal(evq_dataset_check_labels(dataset, 5, &err), EVQ_E_INVALID);
-    assert_non_null(strstr(err.message, "label -1"));
-    assert_non_null(strstr(err.message, "y in "));
-    evq_dataset_free(dataset);
-    data[3] = (struct evq_pair){"targets_tensor", "half"};
-    assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_TARGETS, fx->directory, &dataset, &err),
-                     EVQ_OK);
-    evq_dataset_targets(dataset, 0, 1, 2, targets);
-    assert_true(targets[0] == 1.0f && targets[1] == 2.0f);
-    evq_dataset_free(dataset);
-    data[3] = (struct evq_pair){"labels_tensor", "half"};
+    size_t bytes = make_npy(file, 1, floats, values, sizeof(values));
+    write_file(fx, "x.npy", file, bytes);
+    write_file(fx, "y.npy", file, bytes);
     assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_LABELS, fx->directory, &dataset, &err),
                      EVQ_E_INVALID);
     assert_non_null(strstr(err.message, "whole numbers"));
-    data[3] = (struct evq_pair){"labels_tensor", "z"};
+    bytes = make_npy(file, 1, integers, labels, sizeof(labels));
+    write_file(fx, "y.npy", file, bytes);
     assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_LABELS, fx->directory, &dataset, &err),
-                     EVQ_E_INVALID);
-    assert_non_null(strstr(err.message, "no tensor 'z'"));
-    data[1] = (struct evq_pair){"inputs", "gone.safetensors"};
-    assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_LABELS, fx->directory, &dataset, &err),
-                     EVQ_E_NOT_FOUND);
+                     EVQ_OK);
+    assert_int_equal(evq_dataset_check_labels(dataset, 5, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "label -1"));
+    evq_dataset_free(dataset);
 }
 
 int main(void)
@@ -549,7 +526,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(idx_refuses_a_pipe_without_waiting, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_scales_limits_and_strides, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_refuses_what_does_not_fit, setup, teardown),
-        cmocka_unit_test_setup_teardown(dataset_reads_tensors_of_one_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(dataset_refuses_wrong_labels, setup, teardown),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     print_message("%zu files of samples refused\n", refused);

@@ -9,18 +9,15 @@
 #include "shared/base/file.h"
 #include "worker/tasks/task_options.h"
 
-static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy,
-                                                           &evq_dataset_tensors};
+static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy};
 #define FORMAT_COUNT (sizeof(formats) / sizeof(formats[0]))
 
-static const char *const option_keys[] = {
-    "format", "inputs", "labels", "targets", "inputs_tensor", "labels_tensor", "targets_tensor",
-    "scale",  "shift",  "limit",  NULL};
+static const char *const option_keys[] = {"format", "inputs", "labels", "targets",
+                                          "scale",  "shift",  "limit",  NULL};
 
 struct paths { // Paths in the arena of the caller.
     const struct evq_dataset_format *format;
-    const char *inputs, *answers;               // The files.
-    const char *inputs_tensor, *answers_tensor; // Names of arrays in the files, or "".
+    const char *inputs, *answers; // The files.
 };
 
 static const char *option(const struct evq_task_config *task, const char *key, const char *fallback)
@@ -35,8 +32,6 @@ static const char *resolve(struct evq_arena *arena, const char *directory, const
                : evq_arena_printf(arena, "%s/%s", directory, path);
 }
 
-/* Finds the paths of the data. A file of several arrays may contain the answers too, so that only
- * the path of the inputs is needed. */
 static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task_config *task,
                                   enum evq_answer_kind kind, const char *directory,
                                   struct paths *paths, struct evq_error *err)
@@ -60,8 +55,7 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
     if (paths->format == NULL) {
         return evq_task_options_unknown("data: format", format, names, FORMAT_COUNT, err);
     }
-    const char *answers =
-        option(task, labels ? "labels" : "targets", paths->format->named ? inputs : "");
+    const char *answers = option(task, labels ? "labels" : "targets", "");
     if (inputs[0] == '\0' || answers[0] == '\0') {
         return evq_error_set(err, EVQ_E_INVALID,
                              "data: %s is missing, which format %s and this task need",
@@ -75,12 +69,6 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
     if (paths->inputs == NULL || paths->answers == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "data");
     }
-    paths->inputs_tensor = paths->answers_tensor = "";
-    if (paths->format->named) {
-        paths->inputs_tensor = option(task, "inputs_tensor", "inputs");
-        paths->answers_tensor = labels ? option(task, "labels_tensor", "labels")
-                                       : option(task, "targets_tensor", "targets");
-    }
     return EVQ_OK;
 }
 
@@ -88,9 +76,8 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
 static const char *make_key(struct evq_arena *arena, const struct evq_task_config *task,
                             enum evq_answer_kind kind, const struct paths *paths)
 {
-    return evq_arena_printf(arena, "%s\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s", paths->format->name,
-                            (int)kind, paths->inputs, paths->inputs_tensor, paths->answers,
-                            paths->answers_tensor, option(task, "scale", ""),
+    return evq_arena_printf(arena, "%s\n%d\n%s\n%s\n%s\n%s\n%s", paths->format->name, (int)kind,
+                            paths->inputs, paths->answers, option(task, "scale", ""),
                             option(task, "shift", ""), option(task, "limit", ""));
 }
 
@@ -187,11 +174,6 @@ static enum evq_status make_digest(struct evq_dataset *dataset, struct evq_error
     return EVQ_OK;
 }
 
-static const char *name_of(struct evq_arena *arena, const char *path, const char *tensor)
-{
-    return tensor[0] == '\0' ? path : evq_arena_printf(arena, "%s in %s", tensor, path);
-}
-
 static void note_file(const char *path, struct stat *info)
 {
     if (stat(path, info) != 0) {
@@ -202,7 +184,7 @@ static void note_file(const char *path, struct stat *info)
 static enum evq_status read_arrays(struct evq_dataset *dataset, const struct paths *paths,
                                    struct evq_error *err)
 {
-    struct evq_array_source source = {paths->inputs, paths->inputs_tensor, EVQ_ARRAY_BYTES_MAX};
+    struct evq_array_source source = {paths->inputs, EVQ_ARRAY_BYTES_MAX};
     struct stat after;
 
     note_file(paths->inputs, &dataset->inputs_file);
@@ -210,7 +192,6 @@ static enum evq_status read_arrays(struct evq_dataset *dataset, const struct pat
     enum evq_status status = paths->format->read(&source, &dataset->inputs, err);
     if (status == EVQ_OK) {
         source.path = paths->answers;
-        source.tensor = paths->answers_tensor;
         status = paths->format->read(&source, &dataset->answers, err);
     }
     if (status != EVQ_OK) {
@@ -282,9 +263,9 @@ static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_c
     dataset->scale = (float)numbers.scale;
     dataset->shift = (float)numbers.shift;
     dataset->key = make_key(dataset->arena, task, dataset->kind, &paths);
-    dataset->inputs_name = name_of(dataset->arena, paths.inputs, paths.inputs_tensor);
-    dataset->answers_name = name_of(dataset->arena, paths.answers, paths.answers_tensor);
-    if (dataset->key == NULL || dataset->inputs_name == NULL || dataset->answers_name == NULL) {
+    dataset->inputs_name = paths.inputs;
+    dataset->answers_name = paths.answers;
+    if (dataset->key == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "data");
     }
     status = read_arrays(dataset, &paths, err);

@@ -24,27 +24,24 @@ struct evq_array {        // C order and native byte order. data comes from mall
 };
 
 struct evq_array_source {
-    const char *path;   // Absolute or relative to the working directory.
-    const char *tensor; // Name of the array in a file of several; otherwise "".
-    size_t bytes_max;   // Largest size, decompressed.
+    const char *path; // Absolute or relative to the working directory.
+    size_t bytes_max; // Largest size, decompressed.
 };
 
 struct evq_dataset_format {
     const char *name;
-    bool named; // The file contains several named arrays.
     enum evq_status (*read)(const struct evq_array_source *source, struct evq_array *ret_array,
                             struct evq_error *err);
 };
 
 extern const struct evq_dataset_format evq_dataset_idx;
 extern const struct evq_dataset_format evq_dataset_npy;
-extern const struct evq_dataset_format evq_dataset_tensors;
 
 struct evq_dataset {
     // Owns this struct, the names and the key. evq_dataset_free() frees the arrays.
     struct evq_arena *arena;
     const char *key;                        // Identifies what was opened.
-    const char *inputs_name, *answers_name; // For messages: the path, or array and path.
+    const char *inputs_name, *answers_name; // The paths, for messages.
     struct stat inputs_file, answers_file;
     struct evq_array inputs;
     struct evq_array answers;
@@ -59,8 +56,7 @@ struct evq_dataset {
 
 /*
  * Opens what the task's `data` options name: format, inputs, labels or targets (paths), scale,
- * shift, limit; for safetensors also inputs_tensor, labels_tensor, targets_tensor (default: inputs,
- * labels, targets). Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
+ * shift, limit. Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
  * EVQ_E_UNSUPPORTED, EVQ_E_LIMIT, EVQ_E_NOT_FOUND, EVQ_E_IO: the message names the file and the
  * fault.
  */

@@ -161,4 +161,4 @@ static enum evq_status idx_read(const struct evq_array_source *source, struct ev
     return EVQ_OK;
 }
 
-const struct evq_dataset_format evq_dataset_idx = {.name = "idx", .named = false, .read = idx_read};
+const struct evq_dataset_format evq_dataset_idx = {.name = "idx", .read = idx_read};

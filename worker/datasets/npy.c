@@ -288,4 +288,4 @@ static enum evq_status npy_read(const struct evq_array_source *source, struct ev
     return EVQ_OK;
 }
 
-const struct evq_dataset_format evq_dataset_npy = {.name = "npy", .named = false, .read = npy_read};
+const struct evq_dataset_format evq_dataset_npy = {.name = "npy", .read = npy_read};

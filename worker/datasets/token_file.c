@@ -203,8 +203,7 @@ static bool holds_tokens(const struct evq_array *array)
 static enum evq_status read_npy(const struct evq_token_file_source *source, struct evq_tokens *out,
                                 struct evq_error *err)
 {
-    const struct evq_array_source from = {
-        .path = source->path, .tensor = "", .bytes_max = EVQ_ARRAY_BYTES_MAX};
+    const struct evq_array_source from = {.path = source->path, .bytes_max = EVQ_ARRAY_BYTES_MAX};
     struct reading reading = {.source = source};
     struct evq_array array = {0};
 
