@@ -60,13 +60,13 @@ def evalq(scene: Scene, *words: str, code: int = 0) -> None:
 class Queue:
     """A scene with a gateway; with tokens when asked."""
 
-    def __init__(self, tokens: bool = False, evaluate: str = EVALUATE) -> None:
+    def __init__(self, tokens: bool = False, evaluate: str = EVALUATE, config: str = CONFIG) -> None:
         self.scene = Scene()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/"
         self.words = ["--listen", f"127.0.0.1:{self.port}"]
         try:
-            self.scene.write_config(CONFIG)
+            self.scene.write_config(config)
             self.scene.start_redis()
             with open(self.scene.out + "/evaluate.py", "w", encoding="utf-8") as file:
                 file.write(evaluate)

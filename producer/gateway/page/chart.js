@@ -1,4 +1,4 @@
-// One metric as a chart in SVG: curves, error bars, the best points, steps without a number, zoom, and a tip for each point.
+// One metric as a chart in SVG: curves, 95 % bands, the best points, steps without a number, zoom, and a tip for each point.
 import { bestOf, smoothed } from "/page/curves.js";
 import { saveCsv, savePng, saveSvg } from "/page/export.js";
 import { markPath } from "/page/look.js";
@@ -36,13 +36,28 @@ function sentence(curve, point) {
   const where = `${curve.name}, step ${point.step}${epoch}`;
   if (point.state) return `${where}: ${point.state}${point.reason ? `, ${point.reason}` : ""}`;
   const error = point.error === undefined ? "" : ` ± ${short(point.error)}`;
-  return `${where}: ${short(point.value)}${error}${point === bestOf(curve) ? ", the best" : ""}`;
+  const interval = point.low === undefined ? "" : `, 95 % interval ${short(point.low)} to ${short(point.high)}`;
+  const judged = typeof point.differs !== "boolean" ? "" : `, ${point.differs ? "differs" : "does not differ"} significantly from step ${point.against} (p ${short(Number(point.p.toPrecision(3)))})`;
+  const samples = point.samples ? ". Enter or a click shows its samples" : "";
+  return `${where}: ${short(point.value)}${error}${point === bestOf(curve) ? ", the best" : ""}${interval}${judged}${samples}`;
 }
 
 /** What the legend says of a curve. */
 function summary(curve) {
   const best = bestOf(curve), last = curve.points.at(-1);
-  return `${curve.name}: ${last ? `${short(last.value)} at ${last.step}` : "no result yet"}${best ? `, best ${short(best.value)} at ${best.step}` : ""}${curve.gaps.length ? `, ${curve.gaps.length} without a result` : ""}`;
+  const judged = curve.points.filter((point) => typeof point.differs === "boolean"), differ = judged.filter((point) => point.differs);
+  const said = judged.length ? `, ${differ.length} of ${judged.length} steps differ significantly from step ${judged[0].against}` : "";
+  return `${curve.name}: ${last ? `${short(last.value)} at ${last.step}` : "no result yet"}${best ? `, best ${short(best.value)} at ${best.step}` : ""}${curve.gaps.length ? `, ${curve.gaps.length} without a result` : ""}${said}`;
+}
+
+/** The parts of a curve whose neighbours all have an interval. */
+function banded(points) {
+  const parts = [[]];
+  for (const place of points) {
+    if (Number.isFinite(place.point.low) && Number.isFinite(place.point.high)) parts.at(-1).push(place);
+    else if (parts.at(-1).length) parts.push([]);
+  }
+  return parts.filter((part) => part.length);
 }
 
 /** Whether at least half of the points of two curves are at the same places. */
@@ -62,9 +77,9 @@ function dashesOf(lines, curves) {
 }
 
 export class Chart {
-  /** tip(text | null, x, y) shows a sentence at a place of the window. */
-  constructor(title, tip) {
-    Object.assign(this, { title, tip, curves: [], view: {}, zoom: null, places: [], at: -1 });
+  /** tip(text | null, x, y) shows a sentence at a place of the window. open(curve, point) shows samples. */
+  constructor(title, tip, open) {
+    Object.assign(this, { title, tip, open, curves: [], view: {}, zoom: null, places: [], at: -1 });
     this.card = document.createElement("article");
     this.card.className = "chart";
     const head = this.card.appendChild(document.createElement("header"));
@@ -112,7 +127,7 @@ export class Chart {
     });
     const across = this.zoom ?? range(placed.flatMap((one) => [...one.points, ...one.gaps]).map((one) => one.at), 0.02);
     const inside = placed.flatMap((one) => one.points.filter(({ at }) => at >= across[0] && at <= across[1]));
-    const ends = inside.flatMap(({ point }) => [point.value, point.value - (point.error ?? 0), point.value + (point.error ?? 0)]);
+    const ends = inside.flatMap(({ point }) => [point.value, point.low ?? point.value, point.high ?? point.value]);
     const up = view.log ? range(ends.filter((end) => end > 0).map(Math.log10), 0.06).map((end) => 10 ** end) : range(ends.filter(Number.isFinite), 0.06);
     this.domain = across;
     this.x = scale(across, 0, PLOT_WIDTH);
@@ -151,22 +166,47 @@ export class Chart {
     const dashes = dashesOf(lines, this.curves);
     placed.forEach((points, i) => {
       const curve = this.curves[i], best = bestOf(curve), raw = this.view.smooth > 0 && points.length > 2;
-      const bars = points.filter(({ point }) => point.error > 0).map(({ at, point }) => {
-        const x = this.x(at), low = this.view.log && point.value <= point.error ? PLOT_HEIGHT : this.y(point.value - point.error), high = this.y(point.value + point.error);
-        return line([[x, low], [x, high]]) + line([[x - 3, low], [x + 3, low]]) + line([[x - 3, high], [x + 3, high]]);
-      });
-      if (bars.length) element("path", { d: bars.join(""), class: "bars", stroke: curve.colour }, this.plot);
+      this.drawBands(points, curve.colour);
       element("path", { d: line(lines[i]), class: raw ? "curve raw" : "curve", stroke: curve.colour, ...dashes[i] }, this.plot);
       if (raw) {
         const values = smoothed(points.map(({ point }) => point.value), this.view.smooth);
         element("path", { d: line(points.map(({ at }, k) => [this.x(at), this.y(values[k])])), class: "curve smooth", stroke: curve.colour, ...dashes[i] }, this.plot);
       }
       for (const { at, point } of points.length > POINTS_MARKED ? [] : points) {
-        element("path", { d: markPath(curve.mark, this.x(at), this.y(point.value), 2.8), fill: curve.colour, class: raw ? "point raw" : "point" }, this.plot);
+        const shape = { d: markPath(curve.mark, this.x(at), this.y(point.value), point.differs ? 3.4 : 2.8), class: raw ? "point raw" : "point" };
+        if (point.differs) element("path", { ...shape, stroke: curve.colour, class: `${shape.class} differs` }, this.plot);
+        else element("path", { ...shape, fill: curve.colour }, this.plot);
       }
       const place = best && points.find(({ point }) => point === best);
       if (place) element("path", { d: markPath(0, this.x(place.at), this.y(best.value), 6.5), stroke: curve.colour, class: "best" }, this.plot);
     });
+  }
+
+  /** Shades the 95 % intervals. An interval without a neighbour becomes a bar. */
+  drawBands(points, colour) {
+    const low = ({ point }) => (this.view.log && point.low <= 0 ? PLOT_HEIGHT : this.y(point.low));
+    const side = (part, end) => part.map((place) => [this.x(place.at), end(place)]);
+    const parts = banded(points), high = ({ point }) => this.y(point.high);
+    const areas = parts.filter((part) => part.length > 1).map((part) => `${line([...side(part, high), ...side(part, low).reverse()])}Z`);
+    const bars = parts.filter((part) => part.length === 1).map(([place]) => {
+      const x = this.x(place.at), [bottom, top] = [low(place), high(place)];
+      return line([[x, bottom], [x, top]]) + line([[x - 3, bottom], [x + 3, bottom]]) + line([[x - 3, top], [x + 3, top]]);
+    });
+    if (areas.length) element("path", { d: areas.join(""), class: "band", fill: colour }, this.plot);
+    if (bars.length) element("path", { d: bars.join(""), class: "bars", stroke: colour }, this.plot);
+  }
+
+  /** Says what shades and hollow marks mean, if there are some. */
+  explanations() {
+    const points = this.curves.flatMap((curve) => curve.points), parts = [];
+    if (points.some((point) => point.low !== undefined)) parts.push("shaded: 95 % interval");
+    if (points.some((point) => point.differs)) {
+      const entry = document.createElement("span"), key = element("svg", { viewBox: "0 0 12 12", class: "key", "aria-hidden": "true" }, entry);
+      element("path", { d: markPath(0, 6, 6, 4), class: "point differs", stroke: "currentColor" }, key);
+      entry.append("hollow: differs significantly from the best");
+      parts.push(entry);
+    }
+    return parts.flatMap((part) => [" · ", part]);
   }
 
   /** The legend, the notes, and the words for people who do not see the chart. */
@@ -180,7 +220,7 @@ export class Chart {
       name.append(curve.name);
       entry.append(summary(curve).slice(curve.name.length));
       return i ? [" · ", entry] : [entry];
-    }));
+    }), ...this.explanations());
     const hidden = curves.flatMap((curve) => curve.points).filter((point) => view.log && Number.isFinite(point.value) && point.value <= 0).length;
     const notes = [];
     if (hidden) notes.push(`${hidden} ${hidden === 1 ? "value is" : "values are"} not above 0 and cannot be drawn on a log scale.`);
@@ -199,6 +239,17 @@ export class Chart {
     return { x: ((event.clientX - box.left) / box.width) * WIDTH - LEFT, y: ((event.clientY - box.top) / box.height) * HEIGHT - TOP };
   }
 
+  /** The point or gap nearest to an event of the pointer; null: none is near. */
+  nearest(event) {
+    const { x, y } = this.place(event);
+    let nearest = null, least = NEAR ** 2;
+    for (const place of this.places) {
+      const distance = (place.x - x) ** 2 + (place.y - y) ** 2;
+      if (distance < least) [nearest, least] = [place, distance];
+    }
+    return nearest;
+  }
+
   valueAt(x) {
     const [low, high] = this.domain;
     return low + (Math.min(Math.max(x, 0), PLOT_WIDTH) / PLOT_WIDTH) * (high - low);
@@ -212,18 +263,14 @@ export class Chart {
       this.svg.setPointerCapture?.(event.pointerId);
     });
     this.svg.addEventListener("pointermove", (event) => {
-      const { x, y } = this.place(event);
+      const { x } = this.place(event);
       if (drag) {
         drag.area.setAttribute("x", Math.min(x, drag.from));
         drag.area.setAttribute("width", Math.abs(x - drag.from));
         this.tip(null);
         return;
       }
-      let nearest = null, least = NEAR ** 2;
-      for (const place of this.places) {
-        const distance = (place.x - x) ** 2 + (place.y - y) ** 2;
-        if (distance < least) [nearest, least] = [place, distance];
-      }
+      const nearest = this.nearest(event);
       this.tip(nearest && sentence(nearest.curve, nearest.point), event.clientX, event.clientY);
     });
     const drop = (event) => {
@@ -233,6 +280,9 @@ export class Chart {
       area.remove();
       if (event.type === "pointerup" && Math.abs(to - from) > DRAG) {
         this.zoomTo([this.valueAt(Math.min(from, to)), this.valueAt(Math.max(from, to))]);
+      } else if (event.type === "pointerup") {
+        const place = this.nearest(event);
+        if (place?.point.samples) this.open(place.curve, place.point);
       }
     };
     this.svg.addEventListener("pointerup", drop);
@@ -251,6 +301,8 @@ export class Chart {
       this.at = Math.min(Math.max(this.at + (event.key === "ArrowRight" ? 1 : -1), 0), shown.length - 1);
       const { curve, point, x, y } = shown[this.at], box = this.svg.getBoundingClientRect();
       this.tip(sentence(curve, point), box.left + ((x + LEFT) / WIDTH) * box.width, box.top + ((y + TOP) / HEIGHT) * box.height);
+    } else if (event.key === "Enter" && shown[this.at]?.point.samples) {
+      this.open(shown[this.at].curve, shown[this.at].point);
     } else if (event.key === "+" || event.key === "-") {
       const middle = shown[this.at]?.at ?? (low + high) / 2, half = ((high - low) / 2) * (event.key === "+" ? 0.5 : 2);
       this.zoomTo([middle - half, middle + half]);

@@ -2,6 +2,8 @@
 import { shortReason } from "/page/gateway.js";
 
 let changes = 0; // Counts the changes of all runs.
+const QUANTILE = 1.959964; // Of the normal distribution, for 95 %.
+const EQUAL = 1e-6; // A mean and a result that differ by less than this part are the same number.
 
 /** The results of one run and how its jobs ended, by chart and variant. */
 export class Run {
@@ -13,6 +15,8 @@ export class Run {
     this.ends = new Map(); // Suite -> variant -> step -> {step, epoch, at, state, reason}.
     this.better = new Map(); // Chart key -> higher is better.
     this.changed = new Map(); // Chart key or suite -> the number of its last change.
+    this.samples = new Map(); // Suite and task -> variant -> step -> digest of the samples.
+    this.known = new Map(); // Chart key -> variant -> {of, curve}: what the gateway said of them.
   }
 
   /** Takes one record: the result of a task, or the end of a job (its task is ""). Taking it twice changes nothing. */
@@ -24,6 +28,9 @@ export class Run {
       within(within(this.ends, record.suite), record.variant).set(record.step, { ...place, state: record.state, reason: shortReason(record.reason) });
       return;
     }
+    if (record.samples_digest) {
+      within(within(this.samples, JSON.stringify([record.suite, record.task])), record.variant).set(record.step, record.samples_digest);
+    }
     for (const [metric, value] of Object.entries(record.metrics)) {
       const key = JSON.stringify([record.suite, record.task, metric]);
       const detail = record.metrics_detail?.[metric] ?? {};
@@ -32,6 +39,48 @@ export class Run {
       const number = typeof value === "number" ? value : Number(value); // "NaN" and "Infinity" are text.
       within(within(this.points, key), record.variant).set(record.step, { ...place, value: number, error: detail.std_error ?? undefined });
     }
+  }
+
+  /** The steps that have samples of a task, in rising order. */
+  sampleSteps({ suite, task, variant }) {
+    return [...(this.samples.get(JSON.stringify([suite, task]))?.get(variant)?.keys() ?? [])].sort((a, b) => a - b);
+  }
+
+  /** The newest step with samples, as a place; null: there are none. */
+  newestSamples() {
+    const places = [...this.samples].flatMap(([key, variants]) => [...variants].map(([variant, steps]) => {
+      const [suite, task] = JSON.parse(key);
+      return { run: this.name, suite, task, variant, step: Math.max(...steps.keys()) };
+    }));
+    return places.sort((a, b) => b.step - a.step)[0] ?? null;
+  }
+
+  /** The curves of which learn() does not know their newest samples: [{key, variant, of}]. */
+  unknown() {
+    return [...this.points].flatMap(([key, variants]) => [...variants.keys()].flatMap((variant) => {
+      const steps = this.samples.get(JSON.stringify(JSON.parse(key).slice(0, 2)))?.get(variant);
+      const of = JSON.stringify([...(steps ?? [])]);
+      return steps && this.known.get(key)?.get(variant)?.of !== of ? [{ key, variant, of }] : [];
+    }));
+  }
+
+  /** Takes an answer of /v1/runs/RUN/significance; null: there is none for these samples. */
+  learn({ key, variant, of }, curve) {
+    const steps = new Map((curve?.steps ?? []).map((step) => [step.step, step]));
+    within(this.known, key).set(variant, { of, steps, best: curve?.best_step });
+    this.changed.set(key, ++changes);
+  }
+
+  /** A point with its 95 % interval and whether it differs significantly from the best step. */
+  judged(point, key, variant) {
+    const known = this.known.get(key)?.get(variant), step = known?.steps.get(point.step);
+    const samples = this.samples.get(JSON.stringify(JSON.parse(key).slice(0, 2)))?.get(variant)?.has(point.step) ?? false;
+    // If only some items have samples, their mean is another number, which says nothing here.
+    if (step && step.mean !== null && Math.abs(step.mean - point.value) <= EQUAL * Math.max(1, Math.abs(point.value))) {
+      return { ...point, samples, low: step.low, high: step.high, differs: step.differs, p: step.p_corrected, against: known.best };
+    }
+    const reach = QUANTILE * point.error;
+    return point.error > 0 ? { ...point, samples, low: point.value - reach, high: point.value + reach } : { ...point, samples };
   }
 
   /** Another number after each change of what one chart shows. */
@@ -48,7 +97,7 @@ export class Run {
 
   /** The curves of one chart, one for each variant. */
   curves(key, look) {
-    const [suite] = JSON.parse(key);
+    const [suite, task] = JSON.parse(key);
     const variants = this.points.get(key) ?? new Map(), ended = this.ends.get(suite) ?? new Map();
     const names = variants.size > 0 ? [...variants.keys()] : [...ended.keys()];
     return names.sort().map((variant) => {
@@ -56,7 +105,7 @@ export class Run {
       return {
         run: this.name, variant, ...look, begin: this.begin, higherIsBetter: this.better.get(key),
         name: variant === "regular" ? this.name : `${this.name} (${variant})`,
-        points: [...steps.values()].sort((a, b) => a.step - b.step),
+        suite, task, points: [...steps.values()].sort((a, b) => a.step - b.step).map((point) => this.judged(point, key, variant)),
         gaps: [...(ended.get(variant)?.values() ?? [])].filter((end) => end.state !== "done" && !steps.has(end.step)),
       };
     });

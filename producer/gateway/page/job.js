@@ -1,4 +1,5 @@
 // One job in a dialog: why it failed or waits, its log, what is known of it, and the buttons to cancel and retry it.
+import { samplesAddress } from "/page/address.js";
 import { call, jobPath, shortReason, told as sentence } from "/page/gateway.js";
 import { make } from "/page/panels.js";
 
@@ -39,6 +40,17 @@ async function refresh() {
   if (follows) pre.scrollTop = pre.scrollHeight;
   at("job-cancel").disabled = !OPEN.includes(view.job?.state);
   at("job-retry").disabled = !AGAIN.includes(view.job?.state);
+  if (view.job?.state === "done" && at("job-samples").hidden) await showSamplesLink(id);
+}
+
+/** A link to the job's samples, if it has some. */
+async function showSamplesLink(id) {
+  const [run, step, variant, name] = id.split("/"), suite = name.replace(/[~@].*$/, "");
+  const path = `/v1/samples/${encodeURIComponent(run)}/${encodeURIComponent(step)}`;
+  const found = await call(`${path}?${new URLSearchParams({ variant, suite })}`).catch(() => ({ tasks: [] }));
+  if (shown !== id || !found.tasks.length) return;
+  at("job-samples").hidden = false;
+  at("job-samples").href = samplesAddress({ run, step, variant, ...found.tasks[0] });
 }
 
 function showFailure(error) {
@@ -52,6 +64,7 @@ export function openJob(id, changed, closed) {
   at("job-title").textContent = id;
   for (const name of ["job-answer", "job-cause", "job-log"]) at(name).textContent = "";
   at("job-fields").replaceChildren();
+  at("job-samples").hidden = true;
   if (!at("job").open) at("job").showModal();
   refresh().catch(showFailure);
 }

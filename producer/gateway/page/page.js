@@ -1,9 +1,12 @@
 // The page: reads the address, shows what it names, and asks the gateway again when something changed.
+import { readAddress, samplesAddress } from "/page/address.js";
+import { showCheckpoints, startCheckpoints } from "/page/checkpoints.js";
 import { call, follow, takeKey, token, told } from "/page/gateway.js";
 import { closeJob, jobChanged, openJob } from "/page/job.js";
 import { loadJobs, pause, showJobsOf, shownCount, showStates, startJobs } from "/page/jobs.js";
 import { make, showNumbers, showSinks, showWorkers } from "/page/panels.js";
-import { entryOf, forgetAll, loadRuns, redraw, showRuns, startRuns, takeRecord } from "/page/runs.js";
+import { entryOf, forgetAll, loadRuns, newestSamples, redraw, showRuns, startRuns, stepsWithSamples, takeRecord } from "/page/runs.js";
+import { samplesChanged, showSamples, startSamples } from "/page/samples.js";
 
 const REFRESH_MS = 5000, JOBS_REFRESHED = 50;
 const at = (id) => document.getElementById(id);
@@ -48,27 +51,9 @@ const soonStats = soon(loadStats, 300);
 const soonJobs = soon(() => loadJobs(), 500);
 const changed = () => (soonStats(), soonJobs(), soonRuns());
 
-function decoded(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
-}
-
-/** What the address shows: {name: "overview" | "run" | "compare" | "job", runs, job}. */
-function readAddress() {
-  const [, name = "", ...rest] = location.hash.split("/");
-  const words = rest.map(decoded);
-  if (name === "run" && words[0]) return { name, runs: [words[0]] };
-  if (name === "compare") return { name, runs: (words[0] ?? "").split(",").filter(Boolean) };
-  if (name === "job" && words.length === 4) return { name, job: words.join("/") };
-  return { name: "overview", runs: null };
-}
-
 /** Shows what the address names. A job is a dialog over what was shown before it. */
 function go() {
-  const next = readAddress();
+  const next = readAddress(location.hash);
   if (next.name === "job") {
     openJob(next.job, changed, () => (came ? history.back() : (location.hash = "#/")));
     return;
@@ -78,7 +63,10 @@ function go() {
   document.body.dataset.view = view.name;
   showTitle();
   showJobsOf(view.name === "run" ? view.runs[0] : "");
-  showRuns(view.runs).catch((error) => notice(told(error)));
+  if (view.name === "samples") showSamples(view);
+  if (view.name === "checkpoints") showCheckpoints(view);
+  const runs = view.runs ?? (view.name === "samples" ? [view.run] : view.name === "checkpoints" ? [] : null);
+  showRuns(runs).then(() => (showTitle(), samplesChanged()), (error) => notice(told(error)));
 }
 
 function action(label, parent, work) {
@@ -89,6 +77,7 @@ function action(label, parent, work) {
 
 function showTitle() {
   const run = view.name === "run" ? view.runs[0] : null, entry = run && entryOf(run), box = at("run-actions");
+  const newest = run && newestSamples(run);
   at("runs-title").textContent = run ? `Run ${run}` : view.name === "compare" ? `Runs: ${view.runs.length} chosen` : "Runs";
   at("run-missing").hidden = !run || Boolean(entry) || document.body.classList.contains("loading");
   at("run-missing").textContent = `The queue has no run “${run}”, or it is older than the newest 1,000.`;
@@ -96,6 +85,7 @@ function showTitle() {
   if (view.name !== "overview") box.appendChild(make("a", "Newest runs")).href = "#/";
   if (!run) return;
   box.appendChild(make("a", "Compare")).href = `#/compare/${encodeURIComponent(run)}`;
+  if (newest) box.appendChild(make("a", "Samples")).href = samplesAddress(newest);
   if (!entry) return;
   box.append(make("small", Object.entries(entry.counts).filter(([, count]) => count > 0).map(([state, count]) => `${count} ${state}`).join(", ")));
   const isPaused = Boolean(entry.paused);
@@ -175,6 +165,8 @@ addEventListener("hashchange", () => {
 
 takeKey();
 startJobs(changed);
+startCheckpoints();
+startSamples(stepsWithSamples);
 startRuns((names) => (location.hash = `#/compare/${names.map(encodeURIComponent).join(",")}`), tip);
 go();
 follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(told(error))) });

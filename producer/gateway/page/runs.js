@@ -4,8 +4,10 @@ import { bestOf, chartsOf, Run } from "/page/curves.js";
 import { saveCsv } from "/page/export.js";
 import { call } from "/page/gateway.js";
 import { lookOf } from "/page/look.js";
+import { samplesAddress } from "/page/address.js";
 import { make, showChips } from "/page/panels.js";
 import { short } from "/page/scale.js";
+import { learnSignificance } from "/page/significance.js";
 
 const NEWEST_SHOWN = 3, LISTED = 100, VIEW = "evalq-view";
 const at = (id) => document.getElementById(id);
@@ -29,12 +31,22 @@ function visible() {
   return shown().map((name) => runs.get(name)).filter((run) => run);
 }
 
+function showSamplesOf({ run, variant, suite, task }, { step }) {
+  location.hash = samplesAddress({ run, step, variant, suite, task });
+}
+
+/** Learns the significance of what is shown, and draws it. */
+function judge() {
+  const shows = !["samples", "checkpoints"].includes(document.body.dataset.view);
+  if (shows) learnSignificance(visible, drawCharts).catch(() => {}); // It is asked again later.
+}
+
 function drawCharts() {
   const all = visible(), wanted = chartsOf(all), box = at("charts");
   for (const key of charts.keys()) if (!wanted.some((one) => one.key === key)) charts.delete(key);
   wanted.forEach(({ key, title }, place) => {
     const as = JSON.stringify([view, all.map((run) => [run.name, run.version(key)])]);
-    if (!charts.has(key)) charts.set(key, { chart: new Chart(title, tip) });
+    if (!charts.has(key)) charts.set(key, { chart: new Chart(title, tip, showSamplesOf) });
     const entry = charts.get(key);
     if (entry.as !== as) {
       entry.as = as;
@@ -99,7 +111,13 @@ async function loadShown() {
     }
   } while (again);
   drawCharts();
+  judge();
 }
+
+/** The steps of a run that have samples of a task; the run must be shown. */
+export const stepsWithSamples = (run, place) => runs.get(run)?.sampleSteps(place) ?? [];
+/** The newest samples of a run that is shown; null: it has none. */
+export const newestSamples = (run) => runs.get(run)?.newestSamples() ?? null;
 
 /** One load at a time; a call while one goes on makes it look once more. */
 function loadResults() {
@@ -118,6 +136,7 @@ export async function loadRuns() {
 /** Takes a result or an end from the stream of events. false: its run is not known yet. */
 export function takeRecord(record) {
   runs.get(record.run)?.take(record);
+  if (record.samples_digest) judge();
   return isListed(record.run);
 }
 

@@ -1,0 +1,124 @@
+// The samples of one checkpoint: what each item of a task got.
+import { compareAddress, samplesAddress } from "/page/address.js";
+import { call, told } from "/page/gateway.js";
+import { ItemList, textBlock } from "/page/items.js";
+import { make } from "/page/panels.js";
+import { short } from "/page/scale.js";
+
+const at = (id) => document.getElementById(id);
+let place = null, list = null, loads = 0, stepsOf = () => [];
+
+const taskName = ({ suite, task }) => (suite === task ? task : `${task} (${suite})`);
+
+function showTitle() {
+  const variant = place.variant === "regular" ? "" : `, ${place.variant}`, task = place.task ? `: ${taskName(place)}` : "";
+  at("samples-title").textContent = `Samples of ${place.run}, step ${place.step}${variant}${task}`;
+}
+
+/** Fills a menu with [{value, text}] and hides it if there is no choice. */
+export function fillMenu(menu, entries, value) {
+  menu.replaceChildren(...entries.map((entry) => {
+    const option = make("option", entry.text);
+    option.value = entry.value;
+    option.selected = entry.value === value;
+    return option;
+  }));
+  menu.parentElement.hidden = entries.length < 2;
+}
+
+/** The menu of tasks. The value of an entry is its place in the list. */
+export function fillTasks(menu, tasks, chosen) {
+  const index = tasks.findIndex((one) => one.suite === chosen.suite && one.task === chosen.task);
+  fillMenu(menu, tasks.map((one, i) => ({ value: String(i), text: taskName(one) })), String(index));
+}
+
+const badge = (name, value) => make("span", `${name} ${short(value)}`, value === 1 ? "score good" : value === 0 ? "score bad" : "score");
+
+function draw(item) {
+  const article = make("article", "", "item"), head = article.appendChild(make("header"));
+  head.append(make("h3", item.id), ...Object.entries(item.scores).map(([name, value]) => badge(name, value)));
+  if (item.logprob !== null) head.append(make("span", `log-probability ${short(item.logprob)}`, "score"));
+  if (item.tokens !== null) head.append(make("span", `${item.tokens} tokens`, "score"));
+  if (item.cluster !== null) head.append(make("span", `group ${item.cluster}`, "score"));
+  if (item.target !== null) article.append(textBlock("Target", item.target));
+  article.append(textBlock("Output", item.output));
+  return article;
+}
+
+const chips = {
+  first: "all",
+  of: (page) => [
+    { name: "all", note: page.items.toLocaleString("en") },
+    ...(page.right === null ? [] : [
+      { name: "right", note: page.right.toLocaleString("en") },
+      { name: "wrong", note: page.wrong.toLocaleString("en") }]),
+  ],
+};
+
+/** Writes changes of the filters into the address, which shows them. */
+function changeQuery(changes) {
+  location.replace(samplesAddress(place, { ...Object.fromEntries(place.query), ...changes }));
+}
+
+/** The other checkpoints of the run with samples of this task, and links to what flipped. */
+function showOthers() {
+  const steps = stepsOf(place.run, place).filter((step) => step !== Number(place.step));
+  const menu = at("samples-other"), here = `${place.run}@${place.step}`;
+  const earlier = steps.filter((step) => step < Number(place.step)).at(-1);
+  fillMenu(menu, [{ value: "", text: "choose a step" }, ...steps.map((step) => ({ value: String(step), text: `step ${step}` }))], "");
+  const link = at("samples-flipped");
+  link.hidden = earlier === undefined;
+  link.textContent = `Flipped since step ${earlier}`;
+  link.href = earlier === undefined ? "#/" : compareAddress([`${place.run}@${earlier}`, here], place);
+}
+
+/** Shows a place as readAddress() gives it. Without a task it is the first one that there is. */
+export async function showSamples(next) {
+  const load = ++loads, variant = next.variant || "regular";
+  place = { ...next, variant };
+  showTitle();
+  at("samples-run").href = `#/run/${encodeURIComponent(next.run)}`;
+  at("samples-run").textContent = `Run ${next.run}`;
+  list.clear();
+  list.say("Loading the samples …");
+  const path = `/v1/samples/${encodeURIComponent(next.run)}/${encodeURIComponent(next.step)}`;
+  try {
+    const { tasks } = await call(`${path}?variant=${encodeURIComponent(variant)}`);
+    if (load !== loads) return;
+    const { suite, task } = tasks.find((one) => one.suite === next.suite && one.task === next.task) ?? tasks[0];
+    Object.assign(place, next.task ? {} : { suite, task });
+    showTitle();
+    fillTasks(at("samples-task"), tasks, place);
+    at("samples-task").onchange = (event) => {
+      location.hash = samplesAddress({ ...place, ...tasks[Number(event.target.value)] });
+    };
+    showOthers();
+    const fixed = { variant, suite: place.suite, task: place.task };
+    const page = await list.show(`${path}/items`, fixed, next.query);
+    if (page === null || load !== loads) return;
+    const scores = Object.keys(page.samples[0]?.scores ?? {});
+    if (scores.length) {
+      fillMenu(at("samples-metric"), scores.map((name) => ({ value: name, text: name })), page.metric);
+    }
+  } catch (error) {
+    if (load === loads) list.say(told(error), true);
+  }
+}
+
+/** Other results of the run became known. */
+export function samplesChanged() {
+  if (place !== null && document.activeElement !== at("samples-other")) showOthers();
+}
+
+/** stepsOf(run, {variant, suite, task}): the known steps that have samples, in rising order. */
+export function startSamples(steps) {
+  stepsOf = steps;
+  list = new ItemList(at("samples-items"), { items: "samples", chips, draw, changeQuery });
+  at("samples-metric").addEventListener("change", (event) => changeQuery({ metric: event.target.value, show: "", offset: "" }));
+  at("samples-other").addEventListener("change", (event) => {
+    const step = Number(event.target.value), here = Number(place.step);
+    if (event.target.value === "") return;
+    const sides = [step, here].sort((a, b) => a - b).map((one) => `${place.run}@${one}`);
+    location.hash = compareAddress(sides, place);
+  });
+}
