@@ -31,6 +31,7 @@ CONFIG = f"""
 roots: {{out: $OUT}}
 worker: {{slots: 2, devices: cpu, threads: 1, scratch: $OUT/scratch}}
 logger: {{directory: $OUT/results}}
+samples: {{directory: $OUT/samples}}
 evaluators:
   script: {{argv: [$PYTHON, $OUT/evaluate.py]}}
   lmms-eval:
@@ -40,7 +41,7 @@ evaluators:
   keep: {{argv: [$PYTHON, {SOURCE}/deploy/suites/fsdp2_merge.py, --keep], env: {{EVALQ_LMMS_OUTPUT: $OUT}}}}
   join: {{argv: [sh, -c, 'echo joined > "$EVALQ_OUTPUT/weights"']}}
 suites:
-  heldout: {{evaluator: script, tasks: [{{name: digits, type: any}}]}}
+  heldout: {{evaluator: script, samples: true, tasks: [{{name: digits, type: any}}]}}
   large: {{evaluator: script, needs: {{gpus: 8}}, tasks: [{{name: digits, type: any}}]}}
   lmms: {{evaluator: lmms-eval, tasks: [{{name: all, source: "*"}}]}}
   lmms-merge: {{evaluator: keep, prepare: join}}
@@ -52,10 +53,15 @@ step = json.load(open(os.environ["EVALQ_JOB"]))["step"]
 print("step", step, flush=True)
 if step == 3:
     sys.exit(65)
+with open(os.path.join(os.path.dirname(os.environ["EVALQ_RESULT"]), "samples.jsonl"), "w") as file:
+    for i in range(20):
+        item = {"id": str(i), "scores": {"acc": i < 8 + step, "length": i}, "output": "x" * i}
+        file.write(json.dumps(item) + "\n")
 json.dump({"accuracy": 0.5 + 0.1 * step, "loss": float("nan") if step == 2 else 1.0 / step}, open(os.environ["EVALQ_RESULT"], "w"))
 """
 TOKENS = {"reader": "read", "writer": "write", "trainer": "lmms"}
 JOB = "/v1/jobs/{run}/{step}/{variant}/{suite}"
+SAMPLES = "/v1/samples/{run}/{step}"
 
 
 def read_document() -> Any:
@@ -213,6 +219,16 @@ class Answers(Live):
         metrics = [result["metrics"] for result in check(200, "GET", "/v1/runs/{run}/results", "reader", run="digits")["results"]]
         self.assertIn("NaN", [each.get("loss") for each in metrics])
         check(200, "GET", "/v1/runs/{run}/best", "reader", run="digits")
+        check(200, "GET", SAMPLES, "reader", run="digits", step=1)
+        for query in ("", "?show=wrong&grep=1&limit=2&offset=1&text_bytes=3", "?metric=length"):
+            check(200, "GET", SAMPLES + "/items", "reader", query=query, run="digits", step=1)
+        sides = "?a=digits@1&b=digits@2"
+        self.assertEqual(len(check(200, "GET", "/v1/compare", "reader", query=sides)["metrics"]), 2)
+        for query in ("", "&show=all&limit=3", "&metric=length"):
+            check(200, "GET", "/v1/diff", "reader", query=sides + query)
+        path = "/v1/runs/{run}/significance"
+        for query in ("&work_ms=0", "&work_ms=5000"):
+            check(200, "GET", path, "reader", query="?metric=acc" + query, run="digits")
         large = {"run": "digits", "step": 7, "variant": "regular", "suite": "large"}
         self.assertEqual(check(200, "POST", JOB + "/cancel", body={"reason": "enough"}, **large)["state"], "cancelled")
         self.assertEqual(check(200, "POST", JOB + "/retry", **large)["state"], "queued")
@@ -269,6 +285,13 @@ class Answers(Live):
         check(404, "GET", "/v1/runs/{run}/best", run="none")
         for path in ("/v1/runs/{run}", "/v1/runs/{run}/results", "/v1/runs/{run}/best"):
             check(400, "GET", path, run="a%20b")
+        check(404, "GET", SAMPLES, run="digits", step=99)
+        check(404, "GET", SAMPLES + "/items", query="?metric=none", run="digits", step=1)
+        check(400, "GET", SAMPLES + "/items", query="?show=none", run="digits", step=1)
+        for path in ("/v1/compare", "/v1/diff"):
+            check(400, "GET", path, query="?a=digits@1")
+            check(404, "GET", path, query="?a=digits@1&b=digits@99")
+        check(400, "GET", "/v1/runs/{run}/significance", run="digits")
         for query in ("?state=none", "?count=0", "?run=a%20b", "?cursor=x", "?cursor=dead-1:9999999999999999", "?state=dead&cursor=done"):
             check(400, "GET", "/v1/jobs", query=query)
         check(400, "GET", "/v1/events", query="?after=x")

@@ -36,7 +36,8 @@ export function readAddress(hash) {
 
 const joined = (words, query) => {
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
-  return `#/${words.filter((word) => word !== "").map(encodeURIComponent).join("/")}${asked ? `?${asked}` : ""}`;
+  const path = words.filter((word) => word !== "").map(encodeURIComponent).join("/");
+  return `#/${path}${asked ? `?${asked}` : ""}`;
 };
 
 export const samplesAddress = ({ run, step, variant, suite, task }, query = {}) =>
@@ -44,4 +45,5 @@ export const samplesAddress = ({ run, step, variant, suite, task }, query = {}) 
 
 /** sides: ["RUN@STEP", "RUN@STEP"]. */
 export const compareAddress = (sides, { variant = "", suite = "", task = "" } = {}, query = {}) =>
-  joined(["compare", sides.join(","), variant, suite, task], query).replace(/%40/g, "@").replace(/%2C/g, ",");
+  joined(["compare", sides.join(","), variant, suite, task], query)
+    .replace(/%40/g, "@").replace(/%2C/g, ",");

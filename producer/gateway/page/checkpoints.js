@@ -21,8 +21,10 @@ function verdict(row) {
 
 function draw(item, page) {
   const article = make("article", "", "item"), head = article.appendChild(make("header"));
-  const words = item.better === null ? ["same", "score"] : item.better ? ["better", "score good"] : ["worse", "score bad"];
-  head.append(make("h3", item.id), make("span", `${page.metric} ${short(item.a)} → ${short(item.b)}, ${words[0]}`, words[1]));
+  const word = item.better === null ? "same" : item.better ? "better" : "worse";
+  const colour = { same: "", better: " good", worse: " bad" }[word];
+  const change = `${page.metric} ${short(item.a)} → ${short(item.b)}, ${word}`;
+  head.append(make("h3", item.id), make("span", change, `score${colour}`));
   if (item.target !== null) article.append(textBlock("Target", item.target));
   article.append(sideBySide(item));
   return article;
@@ -39,22 +41,32 @@ const chips = {
 };
 
 function changeQuery(changes) {
-  location.replace(compareAddress(place.sides, place, { ...Object.fromEntries(place.query), ...changes }));
+  const query = { ...Object.fromEntries(place.query), ...changes };
+  location.replace(compareAddress(place.sides, place, query));
 }
 
 function tableRow(row) {
   const line = document.createElement("tr"), said = verdict(row), link = make("a", row.metric);
   const task = row.suite === row.task ? row.task : `${row.task} (${row.suite})`;
-  link.href = compareAddress(place.sides, { ...row, variant: place.variant }, { metric: row.metric });
+  const { variant } = place, { metric } = row;
+  link.href = compareAddress(place.sides, { ...row, variant }, { metric });
   link.dataset.key = `${row.suite}/${row.task}/${row.metric}`;
   link.title = "Show the items whose score changed";
   const name = make("td", `${task}: `);
   name.append(link);
-  line.append(name, make("td", said.text, said.className), ...[short(row.baseline), short(row.candidate)].map((text) => make("td", text)),
-    make("td", signed(row.difference), said.className), make("td", `${signed(row.low)} to ${signed(row.high)}`),
-    make("td", pText(row.p_corrected)), make("td", `${row.wins}/${row.losses}/${row.ties}`),
-    make("td", `${row.method}, standard error ${row.standard_error === null ? "not known" : short(row.standard_error)}`, "method"));
-  if (row.suite === place.suite && row.task === place.task && row.metric === place.metric) line.setAttribute("aria-current", "true");
+  const error = row.standard_error === null ? "not known" : short(row.standard_error);
+  const cell = (text, className) => line.append(make("td", text, className));
+  line.append(name);
+  cell(said.text, said.className);
+  cell(short(row.baseline));
+  cell(short(row.candidate));
+  cell(signed(row.difference), said.className);
+  cell(`${signed(row.low)} to ${signed(row.high)}`);
+  cell(pText(row.p_corrected));
+  cell(`${row.wins}/${row.losses}/${row.ties}`);
+  cell(`${row.method}, standard error ${error}`, "method");
+  const isShown = row.suite === place.suite && row.task === place.task && metric === place.metric;
+  if (isShown) line.setAttribute("aria-current", "true");
   return line;
 }
 
@@ -67,7 +79,8 @@ function notes(rows) {
   for (const row of rows) {
     const key = `${row.suite}/${row.task}`;
     if (!seen.has(key) && row.only_baseline + row.only_candidate > 0) {
-      said.push(`${row.task}: ${row.only_baseline} items are only in A and ${row.only_candidate} only in B.`);
+      const [a, b] = [row.only_baseline, row.only_candidate];
+      said.push(`${row.task}: ${a} items are only in A and ${b} only in B.`);
     }
     seen.add(key);
   }
@@ -95,9 +108,10 @@ function say(text, isError = false) {
 /** Shows a place as readAddress() gives it. Without a task it is that of the first row. */
 export async function showCheckpoints(next) {
   const load = ++loads, sides = String(next.sides ?? next.named);
-  const isOther = place === null || String(place.sides ?? place.named) !== sides || (place.variant !== (next.variant || "regular"));
-  const rows = isOther ? null : place.rows;
-  place = { ...next, variant: next.variant || "regular", metric: next.query.get("metric") ?? "", rows };
+  const variant = next.variant || "regular", metric = next.query.get("metric") ?? "";
+  const isSame = String(place?.sides ?? place?.named) === sides && place?.variant === variant;
+  const rows = isSame ? place.rows : null; // Other items of the same comparison.
+  place = { ...next, variant, metric, rows };
   showHead();
   at("sides-items").hidden = true;
   at("sides-table").hidden = rows === null;
@@ -121,7 +135,8 @@ export async function showCheckpoints(next) {
     say(notes(place.rows));
     at("sides-items").hidden = false;
     at("sides-items-title").textContent = `Items of ${place.task} by ${place.metric}`;
-    await list.show("/v1/diff", { ...fixed, suite: place.suite, task: place.task, metric: place.metric }, next.query);
+    const { suite, task } = place;
+    await list.show("/v1/diff", { ...fixed, suite, task, metric: place.metric }, next.query);
   } catch (error) {
     if (load === loads) say(told(error), true);
   }
@@ -129,7 +144,9 @@ export async function showCheckpoints(next) {
 
 export function startCheckpoints() {
   list = new ItemList(at("sides-items"), { items: "items", chips, draw, changeQuery });
-  const go = (a, b) => (location.hash = compareAddress([a.trim(), b.trim()], { variant: place.variant }));
+  const go = (a, b) => {
+    location.hash = compareAddress([a.trim(), b.trim()], { variant: place.variant });
+  };
   at("sides-form").addEventListener("submit", (event) => {
     event.preventDefault();
     go(at("sides-a").value, at("sides-b").value);

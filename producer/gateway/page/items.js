@@ -25,12 +25,14 @@ export function sideBySide(item) {
   const both = item.output_a !== null && item.output_b !== null;
   const [a, b] = both ? differences(item.output_a, item.output_b) : [];
   const sides = make("div", "", "sides");
-  sides.append(textBlock("A", item.output_a, a, "only-a"), textBlock("B", item.output_b, b, "only-b"));
+  sides.append(textBlock("A", item.output_a, a, "only-a"));
+  sides.append(textBlock("B", item.output_b, b, "only-b"));
   return sides;
 }
 
 /** The longest text of an item, in bytes. */
-const longest = (item) => Math.max(...Object.entries(item).map(([name, bytes]) => (name.endsWith("_bytes") ? bytes : 0)));
+const longest = (item) => Math.max(...Object.entries(item)
+  .map(([name, length]) => (name.endsWith("_bytes") ? length : 0)));
 
 /**
  * A list of items below `box`, which has elements of the classes chips, search, said, list, prev
@@ -39,11 +41,13 @@ const longest = (item) => Math.max(...Object.entries(item).map(([name, bytes]) =
  */
 export class ItemList {
   constructor(box, { items, chips, draw, changeQuery }) {
-    Object.assign(this, { box, items, chips, draw, changeQuery, path: null, loads: 0, timer: null });
+    Object.assign(this, { box, items, chips, draw, changeQuery });
+    Object.assign(this, { path: null, loads: 0, timer: null });
     this.at = (name) => box.querySelector(`.${name}`);
     this.at("search").addEventListener("input", () => {
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => changeQuery({ grep: this.at("search").value, offset: "" }), SEARCH_MS);
+      const search = () => changeQuery({ grep: this.at("search").value, offset: "" });
+      this.timer = setTimeout(search, SEARCH_MS);
     });
     this.at("prev").addEventListener("click", () => this.turn(this.page.offset - PAGE));
     this.at("next").addEventListener("click", () => this.turn(this.page.next));
@@ -56,10 +60,13 @@ export class ItemList {
 
   /** Shows what path and query name. Only the newest of several calls is shown. */
   async show(path, fixed, query) {
-    const load = ++this.loads, asked = new URLSearchParams({ ...fixed, limit: PAGE, text_bytes: TEXT_BYTES });
-    for (const name of ["show", "grep", "offset", "metric"]) if (query.get(name)) asked.set(name, query.get(name));
+    const load = ++this.loads, search = this.at("search");
+    const asked = new URLSearchParams({ ...fixed, limit: PAGE, text_bytes: TEXT_BYTES });
+    for (const name of ["show", "grep", "offset", "metric"]) {
+      if (query.get(name)) asked.set(name, query.get(name));
+    }
     Object.assign(this, { path, asked });
-    if (document.activeElement !== this.at("search")) this.at("search").value = query.get("grep") ?? "";
+    if (document.activeElement !== search) search.value = query.get("grep") ?? "";
     this.say("Loading the items …");
     try {
       const page = await call(`${path}?${asked}`);
@@ -90,13 +97,15 @@ export class ItemList {
   }
 
   render() {
-    const { page, asked } = this, items = page[this.items], show = asked.get("show") ?? this.chips.first;
+    const { page, asked } = this, items = page[this.items];
+    const show = asked.get("show") ?? this.chips.first;
     showChips(this.at("chips"), this.chips.of(page), (name) => name === show,
       (name) => this.changeQuery({ show: name === this.chips.first ? "" : name, offset: "" }));
     renew(this.at("list"), items.map((item, i) => this.entry(item, page.offset + i)));
-    const first = (page.offset + 1).toLocaleString("en"), last = (page.offset + items.length).toLocaleString("en");
-    const of = page.matched.toLocaleString("en");
-    this.say(items.length ? `Items ${first} to ${last} of ${of}` : page.matched ? `There are only ${of} items.` : "No item matches.");
+    const [first, last, of] = [page.offset + 1, page.offset + items.length, page.matched]
+      .map((count) => count.toLocaleString("en"));
+    if (items.length) this.say(`Items ${first} to ${last} of ${of}`);
+    else this.say(page.matched ? `There are only ${of} items.` : "No item matches.");
     this.at("prev").hidden = page.offset === 0;
     this.at("next").hidden = page.next === null;
   }
@@ -105,10 +114,14 @@ export class ItemList {
   entry(item, offset) {
     const article = this.draw(item, this.page);
     if (longest(item) <= TEXT_BYTES) return article;
-    const whole = article.appendChild(make("button", `Show all of the text (${bytes(longest(item))})`, "whole"));
+    const label = `Show all of the text (${bytes(longest(item))})`;
+    const whole = article.appendChild(make("button", label, "whole"));
     whole.type = "button";
     whole.addEventListener("click", async () => {
-      const asked = new URLSearchParams({ ...Object.fromEntries(this.asked), offset, limit: 1, text_bytes: WHOLE_BYTES });
+      const asked = new URLSearchParams(this.asked);
+      for (const [name, value] of Object.entries({ offset, limit: 1, text_bytes: WHOLE_BYTES })) {
+        asked.set(name, value);
+      }
       whole.disabled = true;
       try {
         const page = await call(`${this.path}?${asked}`);

@@ -11,7 +11,8 @@ let place = null, list = null, loads = 0, stepsOf = () => [];
 const taskName = ({ suite, task }) => (suite === task ? task : `${task} (${suite})`);
 
 function showTitle() {
-  const variant = place.variant === "regular" ? "" : `, ${place.variant}`, task = place.task ? `: ${taskName(place)}` : "";
+  const variant = place.variant === "regular" ? "" : `, ${place.variant}`;
+  const task = place.task ? `: ${taskName(place)}` : "";
   at("samples-title").textContent = `Samples of ${place.run}, step ${place.step}${variant}${task}`;
 }
 
@@ -32,14 +33,18 @@ export function fillTasks(menu, tasks, chosen) {
   fillMenu(menu, tasks.map((one, i) => ({ value: String(i), text: taskName(one) })), String(index));
 }
 
-const badge = (name, value) => make("span", `${name} ${short(value)}`, value === 1 ? "score good" : value === 0 ? "score bad" : "score");
+function badge(name, value) {
+  const colour = value === 1 ? " good" : value === 0 ? " bad" : "";
+  return make("span", `${name} ${short(value)}`, `score${colour}`);
+}
 
 function draw(item) {
   const article = make("article", "", "item"), head = article.appendChild(make("header"));
-  head.append(make("h3", item.id), ...Object.entries(item.scores).map(([name, value]) => badge(name, value)));
-  if (item.logprob !== null) head.append(make("span", `log-probability ${short(item.logprob)}`, "score"));
-  if (item.tokens !== null) head.append(make("span", `${item.tokens} tokens`, "score"));
-  if (item.cluster !== null) head.append(make("span", `group ${item.cluster}`, "score"));
+  const say = (text) => head.append(make("span", text, "score"));
+  head.append(make("h3", item.id), ...Object.entries(item.scores).map((score) => badge(...score)));
+  if (item.logprob !== null) say(`log-probability ${short(item.logprob)}`);
+  if (item.tokens !== null) say(`${item.tokens} tokens`);
+  if (item.cluster !== null) say(`group ${item.cluster}`);
   if (item.target !== null) article.append(textBlock("Target", item.target));
   article.append(textBlock("Output", item.output));
   return article;
@@ -65,11 +70,12 @@ function showOthers() {
   const steps = stepsOf(place.run, place).filter((step) => step !== Number(place.step));
   const menu = at("samples-other"), here = `${place.run}@${place.step}`;
   const earlier = steps.filter((step) => step < Number(place.step)).at(-1);
-  fillMenu(menu, [{ value: "", text: "choose a step" }, ...steps.map((step) => ({ value: String(step), text: `step ${step}` }))], "");
+  const entries = steps.map((step) => ({ value: String(step), text: `step ${step}` }));
+  fillMenu(menu, [{ value: "", text: "choose a step" }, ...entries], "");
   const link = at("samples-flipped");
   link.hidden = earlier === undefined;
   link.textContent = `Flipped since step ${earlier}`;
-  link.href = earlier === undefined ? "#/" : compareAddress([`${place.run}@${earlier}`, here], place);
+  link.href = compareAddress([`${place.run}@${earlier}`, here], place);
 }
 
 /** Shows a place as readAddress() gives it. Without a task it is the first one that there is. */
@@ -85,8 +91,7 @@ export async function showSamples(next) {
   try {
     const { tasks } = await call(`${path}?variant=${encodeURIComponent(variant)}`);
     if (load !== loads) return;
-    const { suite, task } = tasks.find((one) => one.suite === next.suite && one.task === next.task) ?? tasks[0];
-    Object.assign(place, next.task ? {} : { suite, task });
+    if (!next.task) Object.assign(place, { suite: tasks[0].suite, task: tasks[0].task });
     showTitle();
     fillTasks(at("samples-task"), tasks, place);
     at("samples-task").onchange = (event) => {
@@ -98,7 +103,8 @@ export async function showSamples(next) {
     if (page === null || load !== loads) return;
     const scores = Object.keys(page.samples[0]?.scores ?? {});
     if (scores.length) {
-      fillMenu(at("samples-metric"), scores.map((name) => ({ value: name, text: name })), page.metric);
+      const entries = scores.map((name) => ({ value: name, text: name }));
+      fillMenu(at("samples-metric"), entries, page.metric);
     }
   } catch (error) {
     if (load === loads) list.say(told(error), true);
@@ -114,7 +120,9 @@ export function samplesChanged() {
 export function startSamples(steps) {
   stepsOf = steps;
   list = new ItemList(at("samples-items"), { items: "samples", chips, draw, changeQuery });
-  at("samples-metric").addEventListener("change", (event) => changeQuery({ metric: event.target.value, show: "", offset: "" }));
+  at("samples-metric").addEventListener("change", (event) => {
+    changeQuery({ metric: event.target.value, show: "", offset: "" });
+  });
   at("samples-other").addEventListener("change", (event) => {
     const step = Number(event.target.value), here = Number(place.step);
     if (event.target.value === "") return;

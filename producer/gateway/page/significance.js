@@ -27,7 +27,7 @@ async function work(onChange) {
   }
 }
 
-/** Learns what is not known yet of the runs that runs() gives. onChange() is called for each curve. */
+/** Learns what is not known yet of the runs that runs() gives. Calls onChange() for each curve. */
 export async function learnSignificance(runs, onChange) {
   wanted = runs;
   if (works) return;

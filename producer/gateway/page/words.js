@@ -7,8 +7,8 @@ const WORDS = /\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu;
 const CONTROL = /[\0-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\u2028\u2029\u2060\ufeff]/g;
 
 const escaped = (one) => {
-  const code = one.charCodeAt(0);
-  return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+  const hex = one.charCodeAt(0).toString(16);
+  return hex.length < 3 ? `\\x${hex.padStart(2, "0")}` : `\\u${hex.padStart(4, "0")}`;
 };
 
 /** Appends a text to an element. */
@@ -37,7 +37,7 @@ function commonLengths(a, b) {
   return lengths;
 }
 
-/** Marks the words of a and b that are not in a longest common subsequence: two lists of booleans. */
+/** Whether each word of a and b is not in a longest common subsequence: two lists. */
 function marks(a, b) {
   const [onlyA, onlyB] = [a, b].map((words) => new Array(words.length).fill(true));
   if (a.length > WORDS_MAX || b.length > WORDS_MAX) return [onlyA, onlyB];
