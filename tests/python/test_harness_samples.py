@@ -54,6 +54,7 @@ class LmEvalTest(unittest.TestCase):
         self.assertEqual([item["id"] for item in items], [f"{i}-{i:064x}"[:18] for i in range(3)])
         self.assertEqual(items[1]["scores"], {"exact_match,strict": 1.0})
         self.assertEqual((items[1]["output"], items[1]["target"]), ("5", "4"))
+        self.assertEqual(of_lm_eval({"gsm8k": [lm_eval_line(0, target=0)]})[0]["target"], "0")
 
     def test_choice_is_shown_as_its_text(self) -> None:
         asked = [("The sky is", " red"), ("The sky is", " blue")]
@@ -189,6 +190,8 @@ class LightevalTest(unittest.TestCase):
         self.assertEqual([item["output"] for item in items], [" 5", "4"])
         self.assertEqual([item["target"] for item in items], ["4", "4"])
         self.assertEqual([item["id"].partition("-")[0] for item in items], ["addition", "choice"])
+        said["doc"].update(choices=["sum"], gold_index=0)  # A generation has one choice.
+        self.assertEqual(of_lighteval({"addition|0": [said]})[0]["target"], "sum")
 
 
 class TargetTest(unittest.TestCase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import shutil
 import sys
 
 from ._library import native_directory
@@ -23,6 +24,14 @@ def path_with_server() -> str:
             for server in glob.glob(os.path.join(glob.escape(folder), pattern)):
                 return path + os.pathsep + os.path.dirname(server)
     return path
+
+
+def find_program(name: str) -> str:
+    """The package's program, else the one on the PATH. Raises FileNotFoundError."""
+    for path in (os.path.join(native_directory() or "", name), shutil.which(name)):
+        if path and os.path.isfile(path):
+            return path
+    raise FileNotFoundError(f"the program {name} is not on the PATH")
 
 
 def _run(name: str) -> None:

@@ -27,6 +27,8 @@ class Evaluation:
     reason: str
     metrics: Dict[str, float] = field(default_factory=dict)  #: By the names in the training.
     job: str = ""
+    #: By the same names: task and metric, as the worker calls them.
+    sources: Dict[str, Tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -158,6 +160,7 @@ class DueEvaluations:
             name = self._name(result)
             if name is not None:
                 evaluation.metrics[name] = result.value
+                evaluation.sources[name] = (result.task, result.metric)
         return evaluation
 
 

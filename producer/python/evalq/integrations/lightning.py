@@ -198,6 +198,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
               slower than training.
     newest    True: a worker that has nothing else to do evaluates the newest weights, again and
               again.
+    significant   True: an evaluation is better by monitor only if a paired test of its samples says
+              so, for the best and for patience. It needs a suite with `samples: true`.
     hold_seconds  A result waits so long for those of earlier steps, so that the order is right.
     snapshots     How many unsaved weights may be in shared memory at the same time.
 
@@ -217,6 +219,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         names: _Names = None,
         policy: Optional[str] = None,
         newest: bool = False,
+        significant: bool = False,
         priority: Optional[str] = None,
         variant: str = "regular",
         params: Optional[Mapping[str, Any]] = None,

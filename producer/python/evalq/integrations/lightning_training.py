@@ -14,6 +14,7 @@ from .best import beats
 from .due_evaluations import Evaluation
 from .lightning_files import saves_later
 from .options import suite_names
+from .paired_test import PairedTest
 from .run_client import default_run
 from .training_run import TrainingRun
 
@@ -48,6 +49,8 @@ class LightningTraining:
         self.run = ""  #: The run's name in the queue; "" before begin().
         self.training_run: Optional[TrainingRun] = None  #: None outside of a fit.
         self.best: Optional[Tuple[float, int, str]] = None  #: (value, step, path) by `monitor`.
+        significant = options.get("significant") is True
+        self._paired_test = PairedTest(options["config"]) if significant else None
         self.not_better = 0  #: How many evaluations in a row were not better than the best.
         self._paths: Dict[int, str] = {}  # Step -> path, for the steps that are due.
         # Step -> where Lightning's own validation would have logged it, because loggers count
@@ -227,8 +230,11 @@ class LightningTraining:
             return
         greater = self.options["mode"] == "max"
         old = self.best
+        confirm = None
+        if self._paired_test is not None:
+            confirm = self._paired_test.confirm(evaluation, monitor, greater)
         if math.isnan(value) or (
-            old is not None and not beats(value, evaluation.step, old[:2], greater)
+            old is not None and not beats(value, evaluation.step, old[:2], greater, confirm)
         ):
             self.not_better += 1
             return

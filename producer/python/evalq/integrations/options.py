@@ -49,6 +49,7 @@ _KINDS: Dict[str, Callable[[str, Any], Any]] = {
     "wait": _arguments.seconds,
     "saves": _flag,
     "newest": _flag,
+    "significant": _flag,
     "names": _callable,
     "policy": _arguments.optional_text,
     "priority": _arguments.optional_text,

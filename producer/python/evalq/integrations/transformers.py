@@ -25,6 +25,7 @@ from .best import BestSoFar
 from .due_evaluations import Evaluation
 from .guarded import guarded
 from .options import refused, suite_names
+from .paired_test import Confirm, PairedTest
 from .run_client import default_run
 from .training_run import TrainingRun
 from .transformers_trainer import (
@@ -79,6 +80,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
               slower than training.
     newest    True: a worker that has nothing else to do evaluates the newest weights, again and
               again.
+    significant   True: a step is better than the best only if a paired test of their samples says
+              so, for early stopping and the best model. It needs a suite with `samples: true`.
     hold_seconds  A result waits so long for those of earlier steps, so that the order is right.
     snapshots     How many unsaved weights may be in shared memory at the same time.
 
@@ -98,6 +101,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         names: Optional[Callable[[Result], Optional[str]]] = None,
         policy: Optional[str] = None,
         newest: bool = False,
+        significant: bool = False,
         priority: Optional[str] = None,
         variant: str = "regular",
         params: Optional[Mapping[str, Any]] = None,
@@ -138,6 +142,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         self._multi = False  # Whether there are other ranks.
         self._training_run: Optional[TrainingRun] = None  # None on other ranks than 0.
         self._best = BestSoFar()
+        self._paired_test: Optional[PairedTest] = None  # On rank 0, with significant=True.
         self._look_at = 0.0  # When to check for results again (monotonic).
         self._newest = False
         self._due_step = -1
@@ -278,6 +283,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
         )
         self._run = run.open() or self._run
         self._best = BestSoFar(run.held.restore, resumed.get("best"))
+        if options["significant"] is True:
+            self._paired_test = PairedTest(options["config"])
         saved = [(step, checkpoint_name(step)) for step in run.pending_steps()]
         run.held.adopt(self._output_dir, saved)
         # The earlier session may not have submitted what it saved. The queue ignores what it has.
@@ -415,10 +422,16 @@ class EvalqCallback(TrainerCallback, ExportableState):
             best = args.metric_for_best_model
             if best is not None and not best.startswith("eval_"):
                 best = "eval_" + best
-            self._log(args, state, control, evaluation, best, announce=not between)
+            value = evaluation.metrics.get(best) if best is not None else None
+            confirm = self._confirm(args, evaluation, best)
+            step = evaluation.step
+            not_better = None
+            if confirm and not self._best.improves(args, state, step, value, confirm):
+                not_better = value
+            self._log(args, state, control, evaluation, best, not between, not_better)
             if run is not None and not between and best is not None:
                 self._warn_if_missing(best, evaluation)
-                self._best.note(args, state, evaluation.step, evaluation.metrics.get(best))
+                self._best.note(args, state, step, value, confirm)
         if run is not None:
             run.settle(evaluation.step)
 
@@ -430,11 +443,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
         evaluation: Evaluation,
         best: Optional[str],
         announce: bool,
+        not_better: Optional[float],
     ) -> None:
-        """Logs the metrics. announce: also gives them to callbacks and schedulers."""
+        """Logs the metrics. announce: also gives them to callbacks and schedulers. not_better: see
+        at_step()."""
         self._applying = True
         try:
-            with at_step(state, control, evaluation):
+            with at_step(state, control, evaluation, not_better):
                 self._trainer.log(state, evaluation)
                 if announce and (best is None or best in evaluation.metrics):
                     self._trainer.announce(args, state, control, evaluation.metrics, best)
@@ -444,6 +459,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
             log.warning("step %d: the trainer could not log it: %s: %s", step, kind, error)
         finally:
             self._applying = False
+
+    def _confirm(self, args: Any, evaluation: Evaluation, best: Optional[str]) -> Optional[Confirm]:
+        """The paired test of this step, with significant=True."""
+        between = self._training_run is not None and self._training_run.is_between(evaluation.step)
+        if self._paired_test is None or between or best not in evaluation.metrics:
+            return None
+        return self._paired_test.confirm(evaluation, best, bool(args.greater_is_better))
 
     def _warn_if_missing(self, best: str, evaluation: Evaluation) -> None:
         if best in evaluation.metrics or len(self._suites) > 1 or "metric" in self._failed:

@@ -113,16 +113,20 @@ def _in_eval_mode(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def at_step(state: Any, control: Any, evaluation: Evaluation) -> Iterator[None]:
-    """Sets the Trainer's state to the evaluation's step, and restores it afterwards."""
-    now = (state.global_step, state.epoch)
+def at_step(
+    state: Any, control: Any, evaluation: Evaluation, not_better: Optional[float] = None
+) -> Iterator[None]:
+    """Sets the Trainer's state to the evaluation's step, and restores it afterwards. not_better: a
+    metric that early stopping must not take for an improvement, so it is shown as the best."""
+    now = (state.global_step, state.epoch, state.best_metric)
     flags = (control.should_log, control.should_evaluate, control.should_save)
     state.global_step = evaluation.step
     state.epoch = evaluation.epoch if evaluation.epoch is not None else state.epoch
+    state.best_metric = not_better if not_better is not None else state.best_metric
     try:
         yield
     finally:
-        state.global_step, state.epoch = now
+        state.global_step, state.epoch, state.best_metric = now
         control.should_log, control.should_evaluate, control.should_save = flags
 
 

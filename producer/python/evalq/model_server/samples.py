@@ -38,8 +38,8 @@ def of_lm_eval(logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> List[Sample
             scores = {f"{name},{words}": number(line.get(name)) for name in line["metrics"]}
             asked = line["arguments"]
             choices = [str(each[1]) for each in asked if each[0] == asked[0][0] and len(each) > 1]
-            if len(choices) < len(asked):
-                choices = []  # They differ in the context, as in winogrande.
+            if len(asked) < 2 or len(choices) < len(asked):
+                choices = []  # A generation, or choices that differ in the context (winogrande).
             items.append(
                 {
                     "id": _part(logged, task) + f"{line['doc_id']}-{line['prompt_hash'][:_DIGITS]}",
@@ -176,9 +176,10 @@ def number(value: Any) -> Optional[float]:
 
 def text(value: Any) -> Optional[str]:
     """A text as it is, anything else as JSON."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, default=str, ensure_ascii=False)
+    if value is None:
+        return None
+    is_text = isinstance(value, str)
+    return str(value) if is_text else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _single(values: Any) -> Any:
@@ -194,7 +195,7 @@ def _part(tasks: Mapping[str, Any], task: str) -> str:
 def _choice(target: Any, choices: Sequence[str]) -> Optional[str]:
     """The text of a choice that is told by its number."""
     is_index = isinstance(target, int) and not isinstance(target, bool)
-    if is_index and len(choices) > 1 and 0 <= target < len(choices):
+    if is_index and 0 <= target < len(choices):
         return choices[target]
     return text(target)
 
