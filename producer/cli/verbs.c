@@ -5,12 +5,12 @@
 #include "shared/base/completion.h"
 
 static const struct evq_verb *const verbs[] = {
-    &evq_verb_init,   &evq_verb_suite,  &evq_verb_up,     &evq_verb_page,    &evq_verb_submit,
-    &evq_verb_scan,   &evq_verb_status, &evq_verb_show,   &evq_verb_logs,    &evq_verb_results,
-    &evq_verb_watch,  &evq_verb_wait,   &evq_verb_best,   &evq_verb_compare, &evq_verb_samples,
-    &evq_verb_diff,   &evq_verb_gate,   &evq_verb_cancel, &evq_verb_retry,   &evq_verb_pause,
-    &evq_verb_resume, &evq_verb_dead,   &evq_verb_forget, &evq_verb_gc,      &evq_verb_doctor,
-    &evq_verb_admin,
+    &evq_verb_init,   &evq_verb_suite,  &evq_verb_up,   &evq_verb_page,    &evq_verb_submit,
+    &evq_verb_scan,   &evq_verb_status, &evq_verb_show, &evq_verb_logs,    &evq_verb_results,
+    &evq_verb_watch,  &evq_verb_wait,   &evq_verb_best, &evq_verb_compare, &evq_verb_samples,
+    &evq_verb_diff,   &evq_verb_gate,   &evq_verb_keep, &evq_verb_cancel,  &evq_verb_retry,
+    &evq_verb_pause,  &evq_verb_resume, &evq_verb_dead, &evq_verb_forget,  &evq_verb_gc,
+    &evq_verb_doctor, &evq_verb_admin,
 };
 #define VERB_COUNT (sizeof verbs / sizeof verbs[0])
 

@@ -46,6 +46,7 @@ extern const struct evq_verb evq_verb_compare;
 extern const struct evq_verb evq_verb_samples;
 extern const struct evq_verb evq_verb_diff;
 extern const struct evq_verb evq_verb_gate;
+extern const struct evq_verb evq_verb_keep;
 extern const struct evq_verb evq_verb_cancel;
 extern const struct evq_verb evq_verb_retry;
 extern const struct evq_verb evq_verb_pause;
