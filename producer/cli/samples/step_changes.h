@@ -2,8 +2,8 @@
  * `evalq compare RUN`: compares each step of a run that has samples with the last such step, item
  * by item. One thread.
  */
-#ifndef EVQ_CLI_STEP_CHANGES_H
-#define EVQ_CLI_STEP_CHANGES_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_STEP_CHANGES_H
+#define EVQ_PRODUCER_CLI_SAMPLES_STEP_CHANGES_H
 
 #include <jansson.h>
 
