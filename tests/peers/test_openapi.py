@@ -56,7 +56,7 @@ if step == 3:
 with open(os.path.join(os.path.dirname(os.environ["EVALQ_RESULT"]), "samples.jsonl"), "w") as file:
     for i in range(20):
         item = {"id": str(i), "scores": {"acc": i < 8 + step, "length": i}, "output": "x" * i}
-        file.write(json.dumps(item) + "\n")
+        print(json.dumps(item), file=file)
 json.dump({"accuracy": 0.5 + 0.1 * step, "loss": float("nan") if step == 2 else 1.0 / step}, open(os.environ["EVALQ_RESULT"], "w"))
 """
 TOKENS = {"reader": "read", "writer": "write", "trainer": "lmms"}

@@ -91,6 +91,7 @@ export async function showSamples(next) {
   try {
     const { tasks } = await call(`${path}?variant=${encodeURIComponent(variant)}`);
     if (load !== loads) return;
+    at("samples").classList.remove("failed");
     if (!next.task) Object.assign(place, { suite: tasks[0].suite, task: tasks[0].task });
     showTitle();
     fillTasks(at("samples-task"), tasks, place);
@@ -107,7 +108,9 @@ export async function showSamples(next) {
       fillMenu(at("samples-metric"), entries, page.metric);
     }
   } catch (error) {
-    if (load === loads) list.say(told(error), true);
+    if (load !== loads) return;
+    list.say(told(error), true);
+    at("samples").classList.add("failed"); // There is nothing to choose from.
   }
 }
 
