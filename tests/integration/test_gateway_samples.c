@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -181,6 +182,29 @@ static void items_are_filtered_and_come_in_pages(void **state)
     json_decref(page);
 }
 
+/* The length of the reply to a GET, from the reply to a HEAD. */
+static long length_of(const struct fixture_gateway *gateway, const char *target)
+{
+    static const char form[] = "HEAD %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                               "Authorization: Bearer " FIXTURE_TOKEN_READ "\r\n\r\n";
+    char head[2048];
+    size_t used = 0;
+    const int fd = fixture_http_connect(gateway);
+    const int bytes = snprintf(head, sizeof head, form, target);
+
+    fixture_http_send(fd, head, (size_t)bytes);
+    for (ssize_t got;
+         used + 1 < sizeof head && (got = recv(fd, head + used, sizeof head - 1 - used, 0)) > 0;) {
+        used += (size_t)got;
+    }
+    (void)close(fd);
+    head[used] = '\0';
+    assert_holds(head, "200 OK");
+    const char *length = strstr(head, "Content-Length: ");
+    assert_non_null(length);
+    return strtol(length + 16, NULL, 10);
+}
+
 /* A reply is JSON without control characters, and no reply is longer than its limit. */
 static void output_of_a_model_is_escaped_and_cut(void **state)
 {
@@ -218,6 +242,8 @@ static void output_of_a_model_is_escaped_and_cut(void **state)
     assert_int_equal(strlen(text(page, "samples.19.output")), 4096);
     assert_int_equal(integer(page, "samples.19.output_bytes"), 1 << 20);
     json_decref(page);
+    // A page ends once it has 4 MiB.
+    assert_true(length_of(gateway, "/v1/samples/a/3/items?text_bytes=8388608") < (6 << 20));
     free(large);
 }
 

@@ -38,8 +38,9 @@ function sentence(curve, point) {
   const error = point.error === undefined ? "" : ` ± ${short(point.error)}`;
   const interval = point.low === undefined ? "" : `, 95 % interval ${short(point.low)} to ${short(point.high)}`;
   const judged = typeof point.differs !== "boolean" ? "" : `, ${point.differs ? "differs" : "does not differ"} significantly from step ${point.against} (p ${short(Number(point.p.toPrecision(3)))})`;
+  const refused = point.refused ? `, not compared: ${point.refused}` : "";
   const samples = point.samples ? ". Enter or a click shows its samples" : "";
-  return `${where}: ${short(point.value)}${error}${point === bestOf(curve) ? ", the best" : ""}${interval}${judged}${samples}`;
+  return `${where}: ${short(point.value)}${error}${point === bestOf(curve) ? ", the best" : ""}${interval}${judged}${refused}${samples}`;
 }
 
 /** What the legend says of a curve. */

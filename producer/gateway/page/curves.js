@@ -77,10 +77,11 @@ export class Run {
     const samples = this.samples.get(JSON.stringify(JSON.parse(key).slice(0, 2)))?.get(variant)?.has(point.step) ?? false;
     // If only some items have samples, their mean is another number, which says nothing here.
     if (step && step.mean !== null && Math.abs(step.mean - point.value) <= EQUAL * Math.max(1, Math.abs(point.value))) {
-      return { ...point, samples, low: step.low, high: step.high, differs: step.differs, p: step.p_corrected, against: known.best };
+      return { ...point, samples, low: step.low, high: step.high, differs: step.differs, p: step.p_corrected, against: known.best, refused: step.error || undefined };
     }
-    const reach = QUANTILE * point.error;
-    return point.error > 0 ? { ...point, samples, low: point.value - reach, high: point.value + reach } : { ...point, samples };
+    const reach = QUANTILE * point.error, refused = step?.error || undefined;
+    const interval = point.error > 0 ? { low: point.value - reach, high: point.value + reach } : {};
+    return { ...point, samples, refused, ...interval };
   }
 
   /** Another number after each change of what one chart shows. */
