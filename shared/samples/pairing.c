@@ -20,6 +20,17 @@ enum evq_status evq_pairing_make(struct evq_samples_set *a, struct evq_samples_s
     return status;
 }
 
+/* Reads the samples of a file that names the same job as its path. */
+static enum evq_status read_side(const struct evq_sample_file *file, bool texts,
+                                 const struct evq_samples_limits *limits,
+                                 struct evq_samples_set **ret, struct evq_error *err)
+{
+    const enum evq_status status =
+        evq_samples_set_read_within(file->path, texts, limits, ret, err);
+
+    return status == EVQ_OK ? evq_samples_find_check(file, &(*ret)->header, err) : status;
+}
+
 enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
                                         const struct evq_sample_file *b, bool texts,
                                         const struct evq_samples_limits *limits,
@@ -27,17 +38,18 @@ enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
 {
     struct evq_samples_set *left = NULL;
     struct evq_samples_set *right = NULL;
-    enum evq_status status = evq_samples_set_read_within(a->path, texts, limits, &left, err);
+    enum evq_status status = read_side(a, texts, limits, &left, err);
 
     *ret = (struct evq_pairing){.a = NULL};
     if (status == EVQ_OK) {
-        status = evq_samples_set_read_within(b->path, texts, limits, &right, err);
+        status = read_side(b, texts, limits, &right, err);
     }
     if (status == EVQ_OK) {
         status = evq_pairing_make(left, right, ret, err);
         ret->owns_sets = true;
     } else {
         evq_samples_set_free(left);
+        evq_samples_set_free(right);
     }
     return status;
 }

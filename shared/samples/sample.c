@@ -1,5 +1,6 @@
 #include "shared/samples/sample.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -52,6 +53,21 @@ void evq_samples_header_write(const struct evq_samples_header *header, struct ev
         evq_buffer_integer(out, header->limit);
     }
     evq_buffer_text(out, "}\n");
+}
+
+void evq_samples_end_write(int64_t items, uint32_t crc, struct evq_buffer *out)
+{
+    evq_buffer_printf(out, "{\"" EVQ_SAMPLES_END "\":%" PRId64 ",\"crc32\":%" PRIu32 "}\n", items,
+                      crc);
+}
+
+bool evq_samples_end_matches(const json_t *object, int64_t items, uint32_t crc)
+{
+    const json_t *count = json_object_get(object, EVQ_SAMPLES_END);
+    const json_t *sum = json_object_get(object, "crc32");
+
+    return json_is_integer(count) && json_integer_value(count) == items && json_is_integer(sum) &&
+           json_integer_value(sum) == crc;
 }
 
 static bool name_valid(const char *name, size_t bytes_max)

@@ -1,6 +1,6 @@
 /*
  * A sample: the scores, output and target of one item of a task. Reads and writes samples and the
- * first line of a samples file as JSON. docs/samples.md describes the format. Any thread.
+ * first and last line of a samples file as JSON. docs/samples.md describes the format. Any thread.
  */
 #ifndef EVQ_SHARED_SAMPLES_SAMPLE_H
 #define EVQ_SHARED_SAMPLES_SAMPLE_H
@@ -16,7 +16,8 @@
 #define EVQ_SAMPLES_ITEMS_MAX      16000000
 #define EVQ_SAMPLE_SCORES_MAX      64
 #define EVQ_SAMPLE_ID_BYTES_MAX    128
-#define EVQ_SAMPLES_FORMAT         1 // "evalq_samples" of the first line.
+#define EVQ_SAMPLES_FORMAT         2                   // "evalq_samples" of the first line.
+#define EVQ_SAMPLES_END            "evalq_samples_end" // The first key of the last line.
 
 struct evq_sample_score {
     const char *name;
@@ -46,6 +47,10 @@ struct evq_samples_header {
 /* Appends one line. Bytes of texts that are not UTF-8 become U+FFFD. */
 void evq_sample_write(const struct evq_sample *sample, struct evq_buffer *out);
 void evq_samples_header_write(const struct evq_samples_header *header, struct evq_buffer *out);
+/* Appends the last line. crc: CRC-32 of all bytes before it. A file without it is truncated. */
+void evq_samples_end_write(int64_t items, uint32_t crc, struct evq_buffer *out);
+/* Whether an object is the last line of a file with these items and this CRC-32 before it. */
+bool evq_samples_end_matches(const json_t *object, int64_t items, uint32_t crc);
 
 /*
  * Reads one item from a JSON object. The texts belong to the object. EVQ_E_INVALID names the field:

@@ -2,13 +2,11 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fts.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define SUFFIX    ".jsonl.gz"
+#define SUFFIX    EVQ_SAMPLES_SUFFIX
 #define FILES_MAX 65536
 
 struct search {
@@ -273,23 +271,14 @@ size_t evq_samples_find_steps(const char *directory, const char *run, int64_t *s
     return count - dropped;
 }
 
-int64_t evq_samples_find_remove(const char *directory, const char *run)
+enum evq_status evq_samples_find_check(const struct evq_sample_file *file,
+                                      const struct evq_samples_header *header,
+                                      struct evq_error *err)
 {
-    char path[EVQ_SAMPLES_PATH_BYTES + EVQ_JOB_ID_BYTES_MAX];
-    char *const roots[] = {path, NULL};
-    int64_t removed = 0;
-
-    (void)snprintf(path, sizeof path, "%s/%s", directory, run);
-    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    for (FTSENT *entry; walk != NULL && (entry = fts_read(walk)) != NULL;) {
-        if (entry->fts_info == FTS_F && strstr(entry->fts_name, SUFFIX) != NULL) {
-            removed += unlink(entry->fts_path) == 0; // A temporary file of a dead worker, too.
-        } else if (entry->fts_info == FTS_DP) {
-            (void)rmdir(entry->fts_path); // It stays if somebody put something else there.
-        }
-    }
-    if (walk != NULL) {
-        (void)fts_close(walk);
-    }
-    return removed;
+    return strcmp(file->job, header->job) == 0 && strcmp(file->task, header->task) == 0
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_CORRUPT,
+                               "'%s' holds the samples of task %s of job %s: it was copied or "
+                               "renamed",
+                               file->path, header->task, header->job);
 }

@@ -53,8 +53,10 @@ enum evq_status evq_samples_find_one(const struct evq_sample_choice *choice,
 size_t evq_samples_find_steps(const char *directory, const char *run, int64_t *steps,
                               size_t steps_max);
 
-/* Removes all samples of a run, as far as this machine has them. Other files in the directory stay.
- * Returns how many files were removed. */
-int64_t evq_samples_find_remove(const char *directory, const char *run);
+/* Whether the first line of a file names the job and task that its path names. EVQ_E_CORRUPT: the
+ * file was copied or renamed. */
+enum evq_status evq_samples_find_check(const struct evq_sample_file *file,
+                                       const struct evq_samples_header *header,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -17,8 +17,10 @@
 struct evq_samples_reader {
     char *path;
     gzFile file;
-    bool compressed;
-    bool ended; // zlib has no more bytes.
+    bool ended;          // zlib has no more bytes.
+    bool whole;          // The file has a first and a last line of evalq_samples_writer.
+    uint32_t crc;        // Of the bytes of all lines so far,
+    uint32_t crc_before; // and of those before the present line.
     int64_t line;
     int64_t items;
     size_t bytes; // Read so far, uncompressed.
@@ -64,6 +66,7 @@ enum evq_status evq_samples_reader_open(const char *path, struct evq_samples_hea
         reader->path = strdup(path);
         reader->limits =
             (struct evq_samples_limits){.bytes = SIZE_MAX, .items = EVQ_SAMPLES_ITEMS_MAX};
+        reader->whole = ret_header != NULL;
     }
     if (reader == NULL || reader->path == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory to read '%s'", path);
@@ -160,6 +163,10 @@ static enum evq_status next_line(struct evq_samples_reader *reader, const char *
         }
         if (end != NULL || (reader->ended && left > 0)) {
             reader->used += bytes + (end != NULL);
+            reader->crc_before = reader->crc;
+            if (reader->whole) {
+                reader->crc = (uint32_t)crc32(reader->crc, rest, (uInt)(bytes + (end != NULL)));
+            }
             reader->searched = 0;
             reader->line++;
             *ret_line = (const char *)rest;
@@ -209,6 +216,31 @@ enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
     return EVQ_OK;
 }
 
+/* Checks the last line. object NULL: the file ended without one. */
+static enum evq_status check_end(struct evq_samples_reader *reader, const json_t *object,
+                                 struct evq_error *err)
+{
+    const char *line = NULL;
+    size_t bytes = 0;
+
+    if (object == NULL) {
+        return evq_error_set(err, EVQ_E_CORRUPT,
+                             "'%s' is truncated after line %" PRId64 ": its last line is missing",
+                             reader->path, reader->line);
+    }
+    const bool matches = evq_samples_end_matches(object, reader->items, reader->crc_before);
+    const enum evq_status status = next_line(reader, &line, &bytes, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    return matches && line == NULL
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_CORRUPT,
+                               "'%s' was changed after evalq wrote it: its lines do not match the "
+                               "count and the checksum of its last line",
+                               reader->path);
+}
+
 enum evq_status evq_samples_reader_next(struct evq_samples_reader *reader,
                                         struct evq_sample *ret_sample, bool *ret_end,
                                         struct evq_error *err)
@@ -216,15 +248,15 @@ enum evq_status evq_samples_reader_next(struct evq_samples_reader *reader,
     const json_t *object = NULL;
     enum evq_status status = evq_samples_reader_object(reader, &object, err);
 
-    if (status != EVQ_OK || object == NULL) {
-        *ret_end = true;
-        return status;
+    *ret_end = status != EVQ_OK || object == NULL ||
+               (reader->whole && json_object_get(object, EVQ_SAMPLES_END) != NULL);
+    if (*ret_end) {
+        return status == EVQ_OK && reader->whole ? check_end(reader, object, err) : status;
     }
     if (++reader->items > reader->limits.items) {
         return evq_error_set(err, EVQ_E_LIMIT, "'%s' has more than %" PRId64 " items", reader->path,
                              reader->limits.items);
     }
-    *ret_end = false;
     status = evq_sample_read(object, ret_sample, err);
     return status == EVQ_OK ? EVQ_OK : evq_samples_reader_at(reader, err);
 }

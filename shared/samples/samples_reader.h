@@ -36,7 +36,8 @@ enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Reads the next line as a sample. *ret_end: the file ended. The texts are valid until the next
- * call. Errors: also those of evq_sample_read(). */
+ * call. Errors: also those of evq_sample_read(). EVQ_E_CORRUPT at the end: the last line is missing
+ * or does not match the file. */
 enum evq_status evq_samples_reader_next(struct evq_samples_reader *reader,
                                         struct evq_sample *ret_sample, bool *ret_end,
                                         struct evq_error *err) EVQ_CHECK_RESULT;

@@ -1,12 +1,9 @@
 #include "shared/samples/samples_writer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
 
@@ -19,8 +16,7 @@
 struct evq_samples_writer {
     struct evq_samples_header header;
     char path[EVQ_SAMPLES_PATH_BYTES];
-    char temporary[EVQ_SAMPLES_PATH_BYTES + 64];
-    int fd;
+    struct evq_temporary_file file;
     bool deflating;
     z_stream stream;
     XXH3_state_t *hash;
@@ -38,7 +34,7 @@ enum evq_status evq_samples_path(const char *directory, const char *job, const c
                                  char out[EVQ_SAMPLES_PATH_BYTES], struct evq_error *err)
 {
     const int bytes =
-        snprintf(out, EVQ_SAMPLES_PATH_BYTES, "%s/%s/%s.jsonl.gz", directory, job, task);
+        snprintf(out, EVQ_SAMPLES_PATH_BYTES, "%s/%s/%s" EVQ_SAMPLES_SUFFIX, directory, job, task);
 
     return bytes > 0 && bytes < EVQ_SAMPLES_PATH_BYTES
                ? EVQ_OK
@@ -60,7 +56,7 @@ static enum evq_status write_out(struct evq_samples_writer *writer, const void *
         (void)deflate(stream, flush); // It cannot fail with valid arguments and room for output.
         const size_t made = OUT_BYTES - stream->avail_out;
         const enum evq_status status =
-            evq_file_write(writer->fd, writer->out, made, writer->temporary, err);
+            evq_file_write(writer->file.fd, writer->out, made, writer->file.path, err);
         if (status != EVQ_OK) {
             return status;
         }
@@ -81,31 +77,6 @@ static enum evq_status line_out(struct evq_samples_writer *writer, struct evq_er
     return write_out(writer, writer->line.data, writer->line.bytes, Z_NO_FLUSH, err);
 }
 
-static enum evq_status file_open(struct evq_samples_writer *writer, const char *directory,
-                                 struct evq_error *err)
-{
-    char parent[EVQ_SAMPLES_PATH_BYTES];
-
-    enum evq_status status =
-        evq_samples_path(directory, writer->header.job, writer->header.task, writer->path, err);
-    if (status == EVQ_OK) {
-        (void)snprintf(parent, sizeof parent, "%s/%s", directory, writer->header.job);
-        status = evq_file_make_directories(parent, 0777, err);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    // Two attempts can run at the same time on two machines, so the name is unique.
-    (void)snprintf(writer->temporary, sizeof writer->temporary, "%s.XXXXXX", writer->path);
-    writer->fd = mkostemp(writer->temporary, O_CLOEXEC);
-    if (writer->fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "create '%s': %s", writer->temporary, strerror(errno));
-    }
-    (void)fchmod(writer->fd,
-                 0644); // The logger and other users may read it. A failure loses that only.
-    return EVQ_OK;
-}
-
 enum evq_status evq_samples_writer_open(const char *directory,
                                         const struct evq_samples_header *header,
                                         struct evq_samples_writer **ret_writer,
@@ -118,7 +89,7 @@ enum evq_status evq_samples_writer_open(const char *directory,
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for the samples of a task");
     }
     writer->header = *header;
-    writer->fd = -1;
+    writer->file.fd = -1;
     evq_buffer_init(&writer->line, EVQ_SAMPLES_LINE_BYTES_MAX);
     evq_buffer_init(&writer->names, 0);
     writer->hash = XXH3_createState();
@@ -131,7 +102,10 @@ enum evq_status evq_samples_writer_open(const char *directory,
         goto out;
     }
     (void)XXH3_128bits_reset(writer->hash);
-    status = file_open(writer, directory, err);
+    status = evq_samples_path(directory, header->job, header->task, writer->path, err);
+    if (status == EVQ_OK) {
+        status = evq_temporary_file_open(writer->path, &writer->file, err);
+    }
     if (status == EVQ_OK) {
         evq_samples_header_write(header, &writer->line);
         status = line_out(writer, err);
@@ -246,17 +220,20 @@ enum evq_status evq_samples_writer_add(struct evq_samples_writer *writer,
 enum evq_status evq_samples_writer_finish(struct evq_samples_writer *writer, char ret_digest[33],
                                           int64_t *ret_bytes, struct evq_error *err)
 {
-    enum evq_status status = write_out(writer, NULL, 0, Z_FINISH, err);
-
-    if (status == EVQ_OK && rename(writer->temporary, writer->path) != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "rename '%s' to '%s': %s", writer->temporary,
-                               writer->path, strerror(errno));
+    evq_buffer_clear(&writer->line);
+    // zlib keeps the CRC-32 of all bytes before this line, because gzip needs it too.
+    evq_samples_end_write(writer->items, (uint32_t)writer->stream.adler, &writer->line);
+    enum evq_status status = line_out(writer, err);
+    if (status == EVQ_OK) {
+        status = write_out(writer, NULL, 0, Z_FINISH, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_temporary_file_finish(&writer->file, writer->path, err);
     }
     if (status == EVQ_OK) {
         const XXH128_hash_t digest = XXH3_128bits_digest(writer->hash);
         evq_hex_128(digest.high64, digest.low64, ret_digest);
         *ret_bytes = writer->bytes;
-        evq_file_close(&writer->fd); // It has its final name: nothing is removed below.
     }
     evq_samples_writer_free(writer);
     return status;
@@ -267,10 +244,7 @@ void evq_samples_writer_free(struct evq_samples_writer *writer)
     if (writer == NULL) {
         return;
     }
-    if (writer->fd >= 0) {
-        evq_file_close(&writer->fd);
-        (void)unlink(writer->temporary); // A leftover is only a file that nobody reads.
-    }
+    evq_temporary_file_drop(&writer->file);
     if (writer->deflating) {
         (void)deflateEnd(&writer->stream);
     }

@@ -7,8 +7,7 @@
 #define EVQ_SHARED_SAMPLES_SAMPLES_WRITER_H
 
 #include "shared/samples/sample.h"
-
-#define EVQ_SAMPLES_PATH_BYTES 4096
+#include "shared/samples/temporary_file.h"
 
 struct evq_samples_writer;
 
@@ -31,8 +30,8 @@ enum evq_status evq_samples_writer_add(struct evq_samples_writer *writer,
                                        const struct evq_sample *sample,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Completes the file, renames it and frees the writer, whatever it returns. ret_digest: XXH3-128 of
- * the compressed file. On an error there is no file of this writer. */
+/* Completes the file with its last line, renames it and frees the writer, whatever it returns.
+ * ret_digest: XXH3-128 of the compressed file. On an error there is no file of this writer. */
 enum evq_status evq_samples_writer_finish(struct evq_samples_writer *writer, char ret_digest[33],
                                           int64_t *ret_bytes,
                                           struct evq_error *err) EVQ_CHECK_RESULT;

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
+import shutil
 import unittest
 import xml.dom.minidom
+import zlib
 from typing import Any, Dict, List, Tuple
 
 from scene import NATIVE, PACKAGE, SceneTest
@@ -137,6 +140,14 @@ suites:
 ).replace("  quick:\n", "  quick:\n    samples: true\n")
 
 
+def write_samples(path: str, header: str, lines: List[str]) -> None:
+    """Writes a samples file with a last line that matches."""
+    text = "".join([header, *lines]).encode()
+    last = {"evalq_samples_end": len(lines), "crc32": zlib.crc32(text)}
+    with gzip.open(path, "wb") as file:
+        file.write(text + json.dumps(last).encode() + b"\n")
+
+
 class SamplesTest(SceneTest):
     config = CONFIG
     workers = False
@@ -164,7 +175,8 @@ class SamplesTest(SceneTest):
     def kept(self, job: str, task: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
         path = os.path.join(self.scene.out, "samples", job, task + ".jsonl.gz")
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            header, *items = [json.loads(line) for line in file]
+            header, *items, end = [json.loads(line) for line in file]
+        self.assertEqual(end["evalq_samples_end"], len(items))
         return header, items
 
     def ok(self, *words: str) -> Any:
@@ -365,11 +377,9 @@ class SamplesTest(SceneTest):
             self.submit("mixed", step, "quiz")
         path = os.path.join(self.scene.out, "samples", "mixed/1/regular/quiz/quiz.jsonl.gz")
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            header, *lines = file.readlines()
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            file.writelines(
-                [json.dumps({**json.loads(header), "suite_digest": "0" * 32}) + "\n", *lines]
-            )
+            header, *lines, _ = file.readlines()
+        other = json.dumps({**json.loads(header), "suite_digest": "0" * 32}) + "\n"
+        write_samples(path, other, lines)
         found = self.ok("compare", "mixed")
         self.assertEqual((found["left_out"], found["compared"]), (1, 2))
         self.assertIn("1 samples files were left out", self.scene.evalq("compare", "mixed").stderr)
@@ -386,7 +396,7 @@ class SamplesTest(SceneTest):
         self.submit("other", 2, "quiz")
         path = os.path.join(self.scene.out, "samples", "other/2/regular/quiz/quiz.jsonl.gz")
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            header, *lines = file.readlines()
+            header, *lines, end = file.readlines()
 
         def refused(said: str) -> None:
             done = self.scene.evalq("compare", "other@1", "other@2")
@@ -399,8 +409,7 @@ class SamplesTest(SceneTest):
             self.assertEqual(gate.returncode, 9, gate.stderr)
 
         def write(first: str, rest: List[str]) -> None:
-            with gzip.open(path, "wt", encoding="utf-8") as file:
-                file.writelines([first, *rest])
+            write_samples(path, first, rest)
 
         write(json.dumps({**json.loads(header), "suite_digest": "0" * 32}) + "\n", lines)
         refused("different definitions of the suite")
@@ -417,6 +426,11 @@ class SamplesTest(SceneTest):
         with gzip.open(path, "wb") as binary:
             binary.write(header.encode() + b'{"id": "\xff", "scores": {"acc": 1}}\n')
         refused("line 2: not JSON: unable to decode byte 0xff")
+        with gzip.open(path, "wt", encoding="utf-8") as text:
+            text.writelines([header, lines[0].replace('"acc":1', '"acc":0'), *lines[1:], end])
+        refused("was changed after evalq wrote it")
+        shutil.copy(path.replace("other/2", "other/1"), path)
+        refused("holds the samples of task quiz of job other/1/regular/quiz")
         write(header, lines)
         with open(path, "rb") as whole:
             data = whole.read()
@@ -499,6 +513,28 @@ class SamplesTest(SceneTest):
         self.assertEqual(self.ok("forget", "gone", "--yes")["samples"], 2)
         self.assertFalse(os.path.exists(os.path.join(folder, "gone")))
         self.assertEqual(len(self.kept("gone-not/1/regular/quiz", "quiz")[1]), 400)
+
+    def test_gc_removes_what_killed_workers_left_and_old_runs(self) -> None:
+        self.submit("known", 1, "quiz")
+        folder = os.path.join(self.scene.out, "samples")
+        job = os.path.join(folder, "known/1/regular/quiz")
+        shutil.copytree(os.path.join(folder, "known"), os.path.join(folder, "unknown"))
+        shutil.copytree(os.path.join(folder, "known"), os.path.join(folder, "unknown-new"))
+        for run in ("known", "unknown"):  # Both are old, but the queue knows one.
+            for place, _, names in os.walk(os.path.join(folder, run)):
+                for name in names:
+                    os.utime(os.path.join(place, name), (1, 1))
+        left = os.path.join(job, "quiz.jsonl.gz.x1y2z3")
+        written = os.path.join(job, "quiz.jsonl.gz.a1b2c3")
+        for path in (left, written):
+            with open(path, "wb"):
+                pass
+        with open(written, "r+b") as writer:
+            fcntl.flock(writer, fcntl.LOCK_EX)
+            self.assertEqual(self.ok("gc")["samples_removed"], 2)
+        self.assertEqual(sorted(os.listdir(job)), ["quiz.jsonl.gz", "quiz.jsonl.gz.a1b2c3"])
+        self.assertFalse(os.path.exists(os.path.join(folder, "unknown")))
+        self.assertEqual(len(self.kept("unknown-new/1/regular/quiz", "quiz")[1]), 400)
 
     def test_best_names_the_earliest_step_that_is_not_worse(self) -> None:
         for step in (1, 2, 3):

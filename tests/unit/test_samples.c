@@ -201,10 +201,16 @@ static void samples_writer_refuses_bad_items(void **state)
 }
 
 #define HEAD                                                                                       \
-    "{\"evalq_samples\":1,\"job\":\"r/1/regular/s\",\"task\":\"quiz\",\"suite_digest\":\"\","      \
+    "{\"evalq_samples\":2,\"job\":\"r/1/regular/s\",\"task\":\"quiz\",\"suite_digest\":\"\","      \
     "\"data_digest\":\"\",\"weighted\":\"\"}\n"
 
-/* Reads a file with this content; repeat writes the text so many times. */
+static uLong put(gzFile file, uLong crc, const char *text)
+{
+    (void)gzputs(file, text);
+    return crc32(crc, (const Bytef *)text, (uInt)strlen(text));
+}
+
+/* Reads a file with this content; repeat writes the text so many times. The last line matches. */
 static void assert_file_refused(const char *head, const char *text, size_t repeat,
                                 enum evq_status status, const char *said)
 {
@@ -215,10 +221,11 @@ static void assert_file_refused(const char *head, const char *text, size_t repea
     (void)snprintf(path, sizeof path, "%s/bad.gz", directory);
     gzFile file = gzopen(path, "wb1");
     assert_non_null(file);
-    (void)gzputs(file, head);
+    uLong crc = put(file, crc32(0, NULL, 0), head);
     for (size_t i = 0; i < repeat; i++) {
-        (void)gzputs(file, text);
+        crc = put(file, crc, text);
     }
+    (void)gzprintf(file, "{\"evalq_samples_end\":%d,\"crc32\":%lu}\n", (int)repeat, crc);
     assert_int_equal(gzclose(file), Z_OK);
     assert_int_equal(evq_samples_set_read(path, true, &set, &err), status);
     if (strstr(err.message, said) == NULL) {
@@ -233,8 +240,8 @@ static void samples_reader_refuses_bad_files(void **state)
     (void)state;
     assert_file_refused("", item, 1, EVQ_E_CORRUPT, "the first line is not that of a samples file");
     assert_file_refused("", "", 1, EVQ_E_CORRUPT, "the first line is not that of a samples file");
-    assert_file_refused("{\"evalq_samples\":2}\n", item, 1, EVQ_E_UNSUPPORTED,
-                        "the samples have the format 2, and this evalq reads format 1");
+    assert_file_refused("{\"evalq_samples\":1}\n", item, 1, EVQ_E_UNSUPPORTED,
+                        "the samples have the format 1, and this evalq reads format 2");
     assert_file_refused(HEAD, item, 2, EVQ_E_CORRUPT, "the id 'a' comes twice");
     assert_file_refused(HEAD, "{\"id\":\"a\xff\"}\n", 1, EVQ_E_CORRUPT,
                         "line 2: not JSON: unable to decode byte 0xff");
@@ -277,6 +284,96 @@ static void samples_reader_refuses_a_truncated_file(void **state)
     }
     assert_int_equal(evq_samples_set_read("/nowhere/x.gz", true, &set, &err), EVQ_E_NOT_FOUND);
     assert_int_equal(evq_samples_set_read("/dev", true, &set, &err), EVQ_E_INVALID);
+}
+
+/* Decompresses a file, changes it with a call, and compresses it again. */
+static void rewrite(const char *path, void (*change)(char *text))
+{
+    static char text[1 << 20];
+    gzFile file = gzopen(path, "rb");
+
+    assert_non_null(file);
+    const int bytes = gzread(file, text, sizeof text - 1);
+    assert_true(bytes > 0 && bytes < (int)sizeof text - 1);
+    assert_int_equal(gzclose(file), Z_OK);
+    text[bytes] = '\0';
+    change(text);
+    file = gzopen(path, "wb1");
+    assert_non_null(file);
+    (void)gzputs(file, text);
+    assert_int_equal(gzclose(file), Z_OK);
+}
+
+static void change_score(char *text)
+{
+    *(strstr(text, "\"acc\":0") + strlen("\"acc\":")) = '1';
+}
+
+static void remove_item(char *text)
+{
+    char *line = strstr(text, "{\"id\":\"q3\"");
+    char *next = strchr(line, '\n') + 1;
+
+    memmove(line, next, strlen(next) + 1);
+}
+
+static void remove_end(char *text)
+{
+    *strstr(text, "{\"evalq_samples_end\"") = '\0';
+}
+
+static void append_item(char *text)
+{
+    (void)strcat(text, "{\"id\":\"more\",\"scores\":{\"acc\":1,\"loss\":1}}\n");
+}
+
+/* A file that somebody changed and compressed again has a valid gzip checksum. */
+static void samples_reader_refuses_a_changed_file(void **state)
+{
+    static const struct {
+        void (*change)(char *text);
+        const char *said;
+    } cases[] = {
+        {change_score, "was changed after evalq wrote it"},
+        {remove_item, "was changed after evalq wrote it"},
+        {append_item, "was changed after evalq wrote it"},
+        {remove_end, "is truncated after line 101: its last line is missing"},
+    };
+    const struct evq_samples_header header = header_of("changed/1/regular/s");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct evq_samples_set *set = NULL;
+        struct evq_error err = {.message = ""};
+        (void)write_file(&header, 0, 100);
+        rewrite(path_of(header.job), cases[i].change);
+        assert_int_equal(evq_samples_set_read(path_of(header.job), true, &set, &err),
+                         EVQ_E_CORRUPT);
+        if (strstr(err.message, cases[i].said) == NULL) {
+            fail_msg("'%s', expected '%s'", err.message, cases[i].said);
+        }
+    }
+}
+
+/* A writer that was killed leaves its file and loses its lock. */
+static void samples_sweep_removes_only_files_without_a_writer(void **state)
+{
+    struct evq_temporary_file file;
+    char dead[sizeof file.path];
+    char path[EVQ_SAMPLES_PATH_BYTES];
+
+    (void)state;
+    (void)snprintf(path, sizeof path, "%s/sweep/1/regular/s/quiz.jsonl.gz", directory);
+    assert_int_equal(evq_temporary_file_open(path, &file, NULL), EVQ_OK);
+    assert_false(evq_temporary_file_sweep(file.path)); // It has a writer.
+    (void)snprintf(dead, sizeof dead, "%s.dead", path);
+    assert_int_equal(link(file.path, dead), 0);
+    assert_false(evq_temporary_file_sweep(dead)); // Not a temporary name.
+    assert_int_equal(rename(dead, path), 0);
+    (void)close(file.fd);
+    assert_false(evq_temporary_file_sweep(path));
+    assert_true(evq_temporary_file_sweep(file.path));
+    assert_int_equal(files_of("sweep/1/regular/s"), 1);
 }
 
 static struct evq_samples_set *set_of(const struct evq_samples_header *header, int first, int last)
@@ -354,6 +451,8 @@ int main(void)
         cmocka_unit_test(samples_writer_refuses_bad_items),
         cmocka_unit_test(samples_reader_refuses_bad_files),
         cmocka_unit_test(samples_reader_refuses_a_truncated_file),
+        cmocka_unit_test(samples_reader_refuses_a_changed_file),
+        cmocka_unit_test(samples_sweep_removes_only_files_without_a_writer),
         cmocka_unit_test(samples_are_paired_by_id),
     };
 

@@ -1,5 +1,6 @@
 /*
- * evalq gc: removes what is no longer needed: old records in Redis, and pins whose jobs have ended.
+ * evalq gc: removes what is no longer needed: old records in Redis, pins whose jobs have ended, and
+ * samples that nobody will ask for.
  */
 #include <errno.h>
 #include <fts.h>
@@ -11,6 +12,7 @@
 
 #include "producer/cli/cli.h"
 #include "producer/cli/json.h"
+#include "producer/cli/samples/sample_collect.h"
 #include "producer/cli/verbs.h"
 #include "producer/client/pins/pin_releaser.h"
 
@@ -31,6 +33,7 @@ struct collection {
     int64_t records;
     int64_t pins_released;
     int64_t pins_left;
+    int64_t samples;                 // Files.
     struct evq_pin_releaser_ask ask; // After a failed call to Redis, nothing is released.
 };
 
@@ -145,16 +148,17 @@ static enum evq_status collect_records(struct collection *gc, struct evq_error *
 static enum evq_status print_collected(struct collection *gc, struct evq_error *err)
 {
     if (gc->cli->terminal.json) {
-        return evq_json_print(json_pack("{s:I, s:I, s:I}", "records_removed",
-                                        (json_int_t)gc->records, "pins_released",
-                                        (json_int_t)gc->pins_released, "pins_left",
-                                        (json_int_t)gc->pins_left),
-                              err);
+        return evq_json_print(
+            json_pack("{s:I, s:I, s:I, s:I}", "records_removed", (json_int_t)gc->records,
+                      "pins_released", (json_int_t)gc->pins_released, "pins_left",
+                      (json_int_t)gc->pins_left, "samples_removed", (json_int_t)gc->samples),
+            err);
     }
     (void)printf("%" PRId64 " record%s removed, %" PRId64 " pin%s released, %" PRId64
-                 " pin%s still needed\n",
+                 " pin%s still needed, %" PRId64 " file%s of samples removed\n",
                  gc->records, gc->records == 1 ? "" : "s", gc->pins_released,
-                 gc->pins_released == 1 ? "" : "s", gc->pins_left, gc->pins_left == 1 ? "" : "s");
+                 gc->pins_released == 1 ? "" : "s", gc->pins_left, gc->pins_left == 1 ? "" : "s",
+                 gc->samples, gc->samples == 1 ? "" : "s");
     return EVQ_OK;
 }
 
@@ -202,6 +206,9 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (status == EVQ_OK) {
         trim_dead(&gc, &info);
+        status = evq_sample_collect(cli, &gc.samples, err);
+    }
+    if (status == EVQ_OK) {
         status = print_collected(&gc, err);
     }
     runs_free(&gc);
@@ -217,14 +224,16 @@ static const struct evq_option options[] = {
 const struct evq_verb evq_verb_gc = {
     .name = "gc",
     .arguments = "[--dead] [DIR...]",
-    .summary = "Remove old records, and pinned checkpoints whose jobs have ended",
+    .summary = "Remove old records and samples, and pinned checkpoints whose jobs have ended",
     .description =
         "Workers and training processes remove their own files. This verb removes what a "
         "process left behind when it was killed. It looks for pins in directories "
         ".evalq/pins, at most 8 levels below each DIR, or below the configured roots on this "
         "machine.\n\nSome pins stay. A pin whose submit never reached Redis, or whose job "
         "was lost with Redis' data, stays for 7 days. The newest four pins of dead jobs of a "
-        "run stay for one day, so that `evalq retry` can use them.\n\nExamples: `evalq gc`, "
+        "run stay for one day, so that `evalq retry` can use them.\n\nOf samples.directory on this "
+        "machine it removes temporary files of killed workers, and the samples of runs that the "
+        "queue forgot (90 days after their last submit).\n\nExamples: `evalq gc`, "
         "`evalq gc --dead out`",
     .options = options,
     .arg_min = 0,

@@ -91,7 +91,11 @@ static enum evq_status print_samples(struct evq_cli *cli, const struct evq_sampl
     bool end = false;
     enum evq_status status = evq_samples_reader_open(file->path, &header, &reader, err);
 
-    if (status == EVQ_OK && cli->terminal.json) {
+    if (status == EVQ_OK) {
+        status = evq_samples_find_check(file, &header, err);
+    }
+    const bool begun = status == EVQ_OK && cli->terminal.json;
+    if (begun) {
         (void)printf("{\"job\": \"%s\", \"task\": \"%s\", \"samples\": [", file->job, file->task);
     }
     while (status == EVQ_OK && (filter->limit == 0 || shown < filter->limit)) {
@@ -110,7 +114,7 @@ static enum evq_status print_samples(struct evq_cli *cli, const struct evq_sampl
         }
         shown += wanted;
     }
-    if (reader != NULL && cli->terminal.json) {
+    if (begun) {
         (void)fputs(shown > 0 ? "\n]}\n" : "]}\n", stdout); // What was read stays readable.
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "%" PRId64 " of %" PRId64 "%s items of %s", shown, items,

@@ -1,0 +1,16 @@
+/*
+ * Removes samples that nobody will ask for. One thread.
+ */
+#ifndef EVQ_CLI_SAMPLE_COLLECT_H
+#define EVQ_CLI_SAMPLE_COLLECT_H
+
+#include "producer/cli/cli.h"
+
+/*
+ * Removes temporary files of writers that were killed, and the samples of runs that the queue does
+ * not know and that got no file for 90 days. The queue is open. *ret_removed counts files.
+ */
+enum evq_status evq_sample_collect(struct evq_cli *cli, int64_t *ret_removed,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

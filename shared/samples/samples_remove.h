@@ -1,0 +1,18 @@
+/*
+ * Removes samples files of a directory, and the directories that are empty then. Other files in it
+ * stay. Any thread.
+ */
+#ifndef EVQ_SAMPLES_SAMPLES_REMOVE_H
+#define EVQ_SAMPLES_SAMPLES_REMOVE_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Removes the samples of a run. Returns how many files were removed. */
+int64_t evq_samples_remove(const char *directory, const char *run);
+
+/* Removes the temporary files of a run whose writers are dead. Returns how many. *ret_newest: when
+ * the newest of its other files was written; 0: there is none. */
+int64_t evq_samples_remove_unfinished(const char *directory, const char *run, time_t *ret_newest);
+
+#endif
