@@ -1,4 +1,5 @@
-/* evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread. */
+/* evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread, and
+ * stores the samples that workers send. */
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include "logger/directory_lock.h"
 #include "logger/forward.h"
 #include "logger/options.h"
+#include "logger/samples_receiver.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
@@ -37,6 +39,7 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
 {
     const struct evq_sink_config *sinks[EVQ_SINKS_MAX];
     struct evq_forward *forwards[EVQ_SINKS_MAX];
+    struct evq_samples_receiver *samples = NULL;
     size_t count = evq_sink_collect(config, sinks);
     size_t started = 0;
     int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
@@ -50,6 +53,9 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     }
     for (; started < count && status == EVQ_OK; started += status == EVQ_OK) {
         status = evq_forward_start(config, sinks, count, started, &forwards[started], err);
+    }
+    if (status == EVQ_OK && config->samples.send) {
+        status = evq_samples_receiver_start(config, &samples, err);
     }
     bool stop = status != EVQ_OK;
     int64_t trim_ms = 0;
@@ -68,6 +74,7 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     for (size_t i = 0; i < started; i++) {
         evq_forward_stop(forwards[i]);
     }
+    evq_samples_receiver_stop(samples);
     for (size_t i = 0; i < started; i++) {
         struct evq_error each = {0};
         enum evq_status ended = evq_forward_join(forwards[i], &each);

@@ -64,6 +64,8 @@ static struct evq_config *config_new(void)
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
     config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
     config->samples.directory = EVQ_CONFIG_SAMPLES_DEFAULT;
+    config->samples.stream_bytes = INT64_C(64) << 20;
+    config->samples.wait_seconds = 30;
     config->gateway.listen = "127.0.0.1:8000"; // The port of LMMS-Eval's own server.
     config->gateway.tokens = "";
     config->gateway.lmms.suite = "lmms";

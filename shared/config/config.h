@@ -142,6 +142,10 @@ struct evq_config {
     } logger;
     struct {
         const char *directory; // Default EVQ_CONFIG_SAMPLES_DEFAULT.
+        // Workers send the files through Redis, and the logger stores them; default false.
+        bool send;
+        int64_t stream_bytes; // Bytes of files that Redis may hold; default 64 MiB.
+        int64_t wait_seconds; // How long a worker waits for room in Redis; default 30.
     } samples;
     struct {
         bool given;               // The file has the section: `evalq up` starts the gateway.

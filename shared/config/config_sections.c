@@ -289,6 +289,11 @@ static enum evq_status read_samples(const struct evq_config_reader *reader,
 {
     static const struct evq_key keys[] = {
         EVQ_KEY_PLAIN("directory", EVQ_KEY_PATH, struct evq_config, samples.directory),
+        EVQ_KEY_PLAIN("send", EVQ_KEY_BOOL, struct evq_config, samples.send),
+        EVQ_KEY_RANGE("stream_bytes", EVQ_KEY_BYTES, struct evq_config, samples.stream_bytes, 1,
+                      INT64_C(1) << 40),
+        EVQ_KEY_RANGE("wait_seconds", EVQ_KEY_INT64, struct evq_config, samples.wait_seconds, 0,
+                      86400),
     };
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }

@@ -27,3 +27,8 @@ void evq_keys_results(const char *prefix, char out[EVQ_KEYS_BYTES_MAX])
 {
     (void)snprintf(out, EVQ_KEYS_BYTES_MAX, "%sresults", prefix);
 }
+
+void evq_keys_samples(const char *prefix, char out[EVQ_KEYS_BYTES_MAX])
+{
+    (void)snprintf(out, EVQ_KEYS_BYTES_MAX, "%ssamples", prefix);
+}

@@ -16,5 +16,6 @@ enum evq_status evq_keys_prefix(const char *queue, char out[EVQ_KEYS_BYTES_MAX],
 /* PREFIXwake:N */
 void evq_keys_wake(const char *prefix, uint32_t class_number, char out[EVQ_KEYS_BYTES_MAX]);
 void evq_keys_results(const char *prefix, char out[EVQ_KEYS_BYTES_MAX]); // PREFIXresults
+void evq_keys_samples(const char *prefix, char out[EVQ_KEYS_BYTES_MAX]); // PREFIXsamples
 
 #endif

@@ -25,8 +25,7 @@ static enum evq_status read_side(const struct evq_sample_file *file, bool texts,
                                  const struct evq_samples_limits *limits,
                                  struct evq_samples_set **ret, struct evq_error *err)
 {
-    const enum evq_status status =
-        evq_samples_set_read_within(file->path, texts, limits, ret, err);
+    const enum evq_status status = evq_samples_set_read_within(file->path, texts, limits, ret, err);
 
     return status == EVQ_OK ? evq_samples_find_check(file, &(*ret)->header, err) : status;
 }

@@ -272,8 +272,8 @@ size_t evq_samples_find_steps(const char *directory, const char *run, int64_t *s
 }
 
 enum evq_status evq_samples_find_check(const struct evq_sample_file *file,
-                                      const struct evq_samples_header *header,
-                                      struct evq_error *err)
+                                       const struct evq_samples_header *header,
+                                       struct evq_error *err)
 {
     return strcmp(file->job, header->job) == 0 && strcmp(file->task, header->task) == 0
                ? EVQ_OK

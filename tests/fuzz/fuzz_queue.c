@@ -9,6 +9,7 @@
 
 #include "shared/queue/queue.h"
 #include "shared/queue/queue_ticket.h"
+#include "shared/queue/sample_pieces.h"
 #include "shared/redis/conn_reader.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/reply_text.h"
@@ -356,6 +357,30 @@ static enum evq_status try_parts(struct evq_queue *queue, struct evq_error *err)
     return status;
 }
 
+static enum evq_status try_pieces(struct evq_queue *queue, struct evq_error *err)
+{
+    struct evq_sample_pieces pieces;
+    enum evq_piece_sender sender = EVQ_SENDER_HOLDS;
+    const enum evq_status status = evq_sample_pieces_read(queue, "0", 1, &pieces, err);
+
+    if (status != EVQ_OK) {
+        wire.calls = 0;
+        return evq_sample_piece_sender(queue, "r/1/regular/s", "t", &sender, err);
+    }
+    for (size_t i = 0; i < pieces.count; i++) {
+        const struct evq_sample_piece *piece = &pieces.items[i];
+        check(strlen(piece->entry) < sizeof(piece->entry));
+        if (piece->job == NULL) {
+            continue;
+        }
+        check(evq_job_name_valid(piece->task, EVQ_JOB_NAME_BYTES_MAX) && piece->token[0] != '\0');
+        check(strlen(piece->digest) == 32 && piece->at >= 0 && piece->data_bytes >= 1);
+        check((int64_t)piece->data_bytes <= piece->bytes - piece->at);
+    }
+    evq_sample_pieces_free(&pieces);
+    return EVQ_OK;
+}
+
 static enum evq_status (*const tries[])(struct evq_queue *, struct evq_error *) = {
     try_claim,     try_complete_and_claim,
     try_submit,    try_batch,
@@ -366,7 +391,8 @@ static enum evq_status (*const tries[])(struct evq_queue *, struct evq_error *) 
     try_counts,    try_gpus,
     try_idle,      try_end,
     try_operate,   try_suite,
-    try_parts,     try_many_and_claim};
+    try_parts,     try_many_and_claim,
+    try_pieces};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -5,10 +5,12 @@
  *   to the child        job {id suite digest record shard shard_count attempt epoch
  *                           tasks_done}
  *                       cancel {}
+ *                       piece {status message}    the answer to a piece
  *                       exit {}
  *   to the supervisor   hello {version note devices}
  *                       progress {done total status}
  *                       task {result}
+ *                       piece {task digest bytes at data}    of a samples file
  *                       done {}
  *                       error {status crash message detail}
  */

@@ -16,6 +16,7 @@
 #include "worker/child/child_job.h"
 #include "worker/child/fetch.h"
 #include "worker/child/runner.h"
+#include "worker/child/sample_sender.h"
 #include "worker/child/scratch.h"
 #include "worker/supervisor/lease.h"
 
@@ -39,6 +40,8 @@ struct child {
     // The attempt directory of the present job, and later of the next one.
     char scratch[EVQ_SCRATCH_PATH_BYTES];
     int scratch_fd; // The lock on that directory; -1: there is none.
+    bool answered;  // The supervisor answered the last piece of samples:
+    struct evq_error answer;
 };
 
 /* Reads notes of the supervisor while a job runs: a cancel or an exit. */
@@ -50,6 +53,12 @@ static void control_take(struct child *child)
     while (evq_channel_next(&child->channel, &note, NULL) == EVQ_OK && note != NULL) {
         child->cancelled = child->cancelled || strcmp(note->type, "cancel") == 0;
         child->leaving = child->leaving || strcmp(note->type, "exit") == 0;
+        if (strcmp(note->type, "piece") == 0) {
+            const int64_t number = evq_channel_get_integer(note, "status", EVQ_E_BUG);
+            child->answered = true;
+            (void)evq_error_set(&child->answer, (enum evq_status)number, "%s",
+                                evq_channel_get_text(note, "message"));
+        }
         evq_codec_note_free(note);
     }
     child->leaving = child->leaving || child->channel.ended;
@@ -99,12 +108,46 @@ static enum evq_status child_progress(void *context, int64_t done, int64_t total
     return EVQ_OK;
 }
 
+/* Waits a moment for notes of the supervisor. */
+static enum evq_status child_wait(void *context)
+{
+    struct child *child = context;
+    struct pollfd item = {.fd = child->channel.fd, .events = POLLIN};
+
+    (void)poll(&item, 1, PROGRESS_MS);
+    return child_progress(child, -1, -1, "sends samples");
+}
+
+/* Gives a piece of samples to the supervisor and waits until Redis has answered. */
+static enum evq_status child_piece(void *context, const struct evq_sample_piece *piece,
+                                   struct evq_error *err)
+{
+    struct child *child = context;
+    const struct evq_field fields[] = {
+        evq_channel_text("task", piece->task), evq_channel_text("digest", piece->digest),
+        evq_channel_integer("bytes", piece->bytes), evq_channel_integer("at", piece->at),
+        evq_channel_bytes("data", piece->data, piece->data_bytes)};
+
+    child->answered = false;
+    enum evq_status status =
+        note_tell(child, "piece", fields, sizeof(fields) / sizeof(fields[0]), err);
+    while (status == EVQ_OK && !child->answered) {
+        status = child_wait(child);
+    }
+    if (status == EVQ_OK && child->answer.status != EVQ_OK) {
+        *err = child->answer;
+        status = err->status;
+    }
+    return status;
+}
+
 static enum evq_status child_task(void *context, const struct evq_result *result,
                                   struct evq_error *err)
 {
     struct child *child = context;
     struct evq_result named = *result;
     struct evq_buffer record;
+    char note[EVQ_SAMPLE_SENDER_NOTE_BYTES];
 
     control_take(child);
     if (child->cancelled || child->leaving) {
@@ -116,8 +159,17 @@ static enum evq_status child_task(void *context, const struct evq_result *result
     named.step = child->work->job->step;
     named.variant = child->work->job->variant;
     named.suite = child->work->job->suite;
+    enum evq_status status = EVQ_OK;
+    if (child->config->samples.send) {
+        const struct evq_sample_sender sender = {child->config, child->scratch, child, child_piece,
+                                                 child_wait};
+        status = evq_sample_sender_send(&sender, &named, note, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
     evq_buffer_init(&record, 0);
-    enum evq_status status = evq_codec_result_encode(&named, &record, err);
+    status = evq_codec_result_encode(&named, &record, err);
     if (status == EVQ_OK) {
         const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
         status = note_tell(child, "task", &field, 1, err);

@@ -36,6 +36,7 @@ struct evq_persistent {
     bool echoes;       // The program names the job's number in its lines.
     uint64_t late;     // Lines about earlier jobs that arrived during this one.
     int64_t began_us;  // When the program took the present job, or ended its last task.
+    int64_t report_ms; // How long its results were reported. That does not use up its time limit.
     bool *tasks_given; // Which tasks of the suite the present job has reported.
     size_t task_room;  // Allocated entries of tasks_given.
     struct evq_sample_store *samples; // Samples of the next task; NULL: none yet.
@@ -260,7 +261,9 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
         evq_sample_store_finish(persistent->samples, result);
         persistent->samples = NULL;
     }
+    const int64_t report_ms = evq_clock_mono_ms();
     status = report->task(report->context, result, &persistent->refusal);
+    persistent->report_ms += evq_clock_mono_ms() - report_ms;
     if (status != EVQ_OK) {
         persistent->refusal.status = status;
         status = EVQ_E_STOPPED; // The program did nothing wrong, so it is asked to stop.
@@ -450,6 +453,7 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
     const int64_t deadline_ms = evq_clock_mono_ms() + request->suite->limit_seconds * 1000;
     enum said said = SAID_NOTHING;
 
+    persistent->report_ms = 0;
     while (said != SAID_DONE) {
         enum evq_status status = line_next(persistent, request, report, &said, failure, err);
         if (status == EVQ_OK && said == SAID_NOTHING) {
@@ -468,7 +472,7 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
         if (said == SAID_READY) {
             return persistent_crash(persistent, failure, err, "said ready in the middle of a job");
         }
-        if (said != SAID_DONE && evq_clock_left_ms(deadline_ms) == 0) {
+        if (said != SAID_DONE && evq_clock_left_ms(deadline_ms + persistent->report_ms) == 0) {
             (void)job_cancel(persistent, request, NULL); // A program that stops in time stays warm.
             return evq_error_set(
                 err, EVQ_E_TIMEOUT, "evaluator '%s' ran longer than its limit of %lld s",

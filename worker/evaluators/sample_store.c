@@ -18,6 +18,16 @@ bool evq_sample_store_wanted(const struct evq_eval_request *request)
     return request->suite->samples && request->id != NULL && request->shard < 0;
 }
 
+void evq_sample_store_directory(const struct evq_config *config, const char *scratch,
+                                char out[EVQ_SAMPLES_PATH_BYTES])
+{
+    if (config->samples.send) { // A path that is cut is refused as too long later.
+        (void)snprintf(out, EVQ_SAMPLES_PATH_BYTES, "%s/samples-to-send", scratch);
+    } else {
+        (void)snprintf(out, EVQ_SAMPLES_PATH_BYTES, "%s", config->samples.directory);
+    }
+}
+
 struct evq_sample_store *evq_sample_store_new(const struct evq_eval_request *request,
                                               const char *task, const char *data_digest,
                                               const char *weighted)
@@ -70,8 +80,9 @@ void evq_sample_store_add(struct evq_sample_store *store, const struct evq_sampl
         return;
     }
     if (store->writer == NULL) {
-        status = evq_samples_writer_open(store->request->config->samples.directory, &store->header,
-                                         &store->writer, &fault);
+        char directory[EVQ_SAMPLES_PATH_BYTES];
+        evq_sample_store_directory(store->request->config, store->request->scratch, directory);
+        status = evq_samples_writer_open(directory, &store->header, &store->writer, &fault);
     }
     if (status == EVQ_OK) {
         status = evq_samples_writer_add(store->writer, sample, &fault);

@@ -7,13 +7,18 @@
 
 #include <jansson.h>
 
-#include "shared/samples/sample.h"
+#include "shared/samples/samples_writer.h"
 #include "worker/evaluators/evaluator.h"
 
 struct evq_sample_store; // The samples of one task. NULL is accepted everywhere and keeps nothing.
 
 /* Whether samples of this request are kept. They need a job, whose name is that of the file. */
 bool evq_sample_store_wanted(const struct evq_eval_request *request);
+
+/* Where a task's samples file is written: samples.directory, or below the attempt's scratch
+ * directory if the file is sent. */
+void evq_sample_store_directory(const struct evq_config *config, const char *scratch,
+                                char out[EVQ_SAMPLES_PATH_BYTES]);
 
 /* Begins the samples of a task. NULL: they are not wanted, or memory ran out. data_digest: "" for
  * programs. weighted: see struct evq_samples_header. */

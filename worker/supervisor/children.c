@@ -159,6 +159,7 @@ static struct evq_lease *slot_leave(struct evq_slot *slot)
 
     slot->lease = NULL;
     slot->ending = EVQ_CAUSE_NONE;
+    evq_sample_relay_drop(slot);
     slot->kill_ms = slot->limit_ms = 0;
     return lease;
 }
@@ -350,6 +351,11 @@ void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot)
         if (note == NULL) {
             break;
         }
+        if (strcmp(note->type, "piece") == 0) {
+            slot->last_note_ms = evq_clock_mono_ms();
+            evq_sample_relay_take(slot, note);
+            continue;
+        }
         note_take(supervisor, slot, note);
         evq_codec_note_free(note);
     }
@@ -407,6 +413,7 @@ static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot,
     } else if (slot->failures == 0) {
         slot->note[0] = '\0'; // The note came from the hello of the dead child.
     }
+    evq_sample_relay_drop(slot);
     evq_slot_close(slot);
     slot->start_ms = evq_clock_mono_ms() + restart_wait_ms(slot);
     if (slot->failures >= evq_cause_rule(EVQ_CAUSE_CHILD_FAILED)->limit) {
@@ -514,6 +521,7 @@ void evq_children_stop(struct evq_supervisor *supervisor)
         }
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        evq_sample_relay_drop(&supervisor->slots[i]);
         evq_slot_close(&supervisor->slots[i]);
     }
 }

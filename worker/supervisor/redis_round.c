@@ -240,7 +240,7 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     return !supervisor->registered || classes_are_due(supervisor, now_ms) ||
            supervisor->adopt_due || evq_result_outbox_pending(supervisor) ||
-           now_ms >= supervisor->beat_due_ms ||
+           evq_sample_relay_pending(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
            supervisor->redis.waiting == NULL;
 }
@@ -269,6 +269,9 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
     }
     if (beat_is_due(supervisor, now_ms) &&
         (!evq_heartbeat_send(supervisor) || !evq_gpu_leases_renew(supervisor))) {
+        return;
+    }
+    if (!evq_sample_relay_flush(supervisor)) {
         return;
     }
     for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claim_rules_allow(supervisor);
@@ -304,7 +307,8 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
     if (supervisor->classes_stale && supervisor->classes_retry_ms < due_ms) {
         due_ms = supervisor->classes_retry_ms;
     }
-    if (evq_result_outbox_pending(supervisor) || !supervisor->registered || supervisor->adopt_due) {
+    if (evq_result_outbox_pending(supervisor) || evq_sample_relay_pending(supervisor) ||
+        !supervisor->registered || supervisor->adopt_due) {
         due_ms = 0;
     }
     if (supervisor->redis.waiting != NULL && supervisor->redis.wait_end_ms < due_ms) {

@@ -84,10 +84,13 @@ struct evq_slot {
 
     struct evq_lease *lease; // The job that the child has; NULL: none, or one that we gave up.
     enum evq_cause ending;   // Why we end the job. What its child then reports does not count.
+    // A piece of samples that waits for Redis, and the time that its job has left; NULL: none.
+    struct evq_note *piece;
+    int64_t piece_left_ms;
     // All times below are monotonic.
     int64_t start_ms;     // When to start the next child.
     int64_t last_note_ms; // When the child last sent a note.
-    int64_t limit_ms;     // When the job's time is up; 0: no job.
+    int64_t limit_ms;     // When the job's time is up; 0: no job; INT64_MAX: it stands still.
     int64_t kill_ms;      // When to kill the child; 0: never.
 };
 

@@ -13,6 +13,7 @@
  *   heartbeat.c        keeps the leases alive
  *   redis_session.c    the connections to Redis
  *   result_outbox.c    tells Redis the results and the ends of jobs
+ *   sample_relay.c     passes pieces of samples files on to Redis
  *   claims.c           claims jobs and starts them
  *   claim_rules.c      which jobs the slots can take now
  *   lease.c            one claimed job and what Redis must still be told about it
@@ -132,6 +133,15 @@ bool evq_heartbeat_send(struct evq_supervisor *supervisor);
 bool evq_result_outbox_flush(struct evq_supervisor *supervisor);
 bool evq_result_outbox_pending(
     const struct evq_supervisor *supervisor); // Whether something waits to be sent.
+
+/* ---- sample_relay.c ---- */
+
+/* Takes over the piece that a child sent. While it waits, the job's time limit stands still. */
+void evq_sample_relay_take(struct evq_slot *slot, struct evq_note *piece);
+void evq_sample_relay_drop(struct evq_slot *slot); // Forgets the piece, if there is one.
+/* Sends the pieces of all slots. Returns false if Redis is away; the rest is sent later. */
+bool evq_sample_relay_flush(struct evq_supervisor *supervisor);
+bool evq_sample_relay_pending(const struct evq_supervisor *supervisor);
 
 /* ---- claims.c ---- */
 

@@ -32,10 +32,10 @@ static const struct role roles[] = {
     {"producer", "~", true, "cancel idle put submit submit_batch", "fcall_ro function|list"},
     {"worker", "~", true,
      "adopt claim complete complete_claim complete_many fail gpus heartbeat leave publish release "
-     "split suite",
+     "samples_add split suite",
      "fcall_ro function|list bzpopmin"},
-    {"logger", "~", true, "bad best_put sink_ack sink_open sink_serve",
-     "fcall_ro function|list xreadgroup xautoclaim"},
+    {"logger", "~", true, "bad best_put samples_remove sink_ack sink_open sink_serve",
+     "fcall_ro function|list xread xreadgroup xautoclaim"},
     {"gateway", "~", true, "cancel put retry submit submit_batch ticket_cancel ticket_put tickets",
      "fcall_ro function|list xread xinfo|stream"},
     {"viewer", "%R~", true, "", "fcall_ro function|list info"},

@@ -4,6 +4,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +13,12 @@
 #include "producer/cli/samples/sample_files.h"
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
+#include "shared/base/clock.h"
 #include "shared/samples/pairing.h"
 #include "shared/statistics/non_inferiority.h"
+
+#define ARRIVAL_MS      30000 // How long a file may take from the worker to the logger.
+#define ARRIVAL_LOOK_MS 100
 
 enum { EXIT_NOT_WORSE = 0, EXIT_WORSE = 1, EXIT_TOO_FEW = 3 };
 
@@ -79,6 +84,21 @@ static enum evq_status find_suite(struct evq_cli *cli, const char **ret_suite,
     return EVQ_OK;
 }
 
+/* Finds the samples of a job that has ended. If workers send them, the file may arrive after the
+ * result. */
+static enum evq_status await_arrival(struct evq_cli *cli, const struct evq_sample_place *place,
+                                     struct evq_sample_file *ret, struct evq_error *err)
+{
+    const int64_t deadline_ms = evq_clock_mono_ms() + (cli->config->samples.send ? ARRIVAL_MS : 0);
+    enum evq_status status = evq_sample_files_one(cli, place, ret, err);
+
+    while (status == EVQ_E_NOT_FOUND && evq_clock_left_ms(deadline_ms) > 0) {
+        (void)poll(NULL, 0, ARRIVAL_LOOK_MS);
+        status = evq_sample_files_one(cli, place, ret, err);
+    }
+    return status;
+}
+
 /* Finds the samples of a checkpoint, and waits for their job if there are none yet. */
 static enum evq_status await_file(struct evq_cli *cli, const struct evq_sample_place *place,
                                   struct evq_sample_file *ret, struct evq_error *err)
@@ -101,7 +121,7 @@ static enum evq_status await_file(struct evq_cli *cli, const struct evq_sample_p
         evq_cli_say(cli, "evalq: waiting for %s", id);
         status = evq_waiting_end(cli, id, timeout, err);
     }
-    return status == EVQ_OK ? evq_sample_files_one(cli, place, ret, err) : status;
+    return status == EVQ_OK ? await_arrival(cli, place, ret, err) : status;
 }
 
 static enum evq_status decide(struct gate *gate, const struct evq_sample_file *baseline,

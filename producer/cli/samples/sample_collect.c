@@ -39,8 +39,7 @@ static enum evq_status collect_run(struct evq_cli *cli, const char *run, int64_t
     return status;
 }
 
-enum evq_status evq_sample_collect(struct evq_cli *cli, int64_t *ret_removed,
-                                         struct evq_error *err)
+enum evq_status evq_sample_collect(struct evq_cli *cli, int64_t *ret_removed, struct evq_error *err)
 {
     struct dirent *entry;
     enum evq_status status = EVQ_OK;

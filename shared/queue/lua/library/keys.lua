@@ -8,7 +8,7 @@ local MOVING = { meta = 'hash', n = 'hash', class = 'hash', classes = 'hash', bl
 local OTHER = { idle = 'hash', cost = 'hash', leases = 'zset', flows = 'zset', runs = 'zset', suites = 'zset', workers = 'zset',
     sinks = 'zset', supersede = 'zset', ticketopen = 'zset', ticketended = 'zset', ['ended:done'] = 'zset',
     ['ended:dead'] = 'zset', ['ended:skipped'] = 'zset', ['ended:cancelled'] = 'zset', ['ended:bad'] = 'zset', unpark = 'set',
-    loss = 'list', results = 'stream', bad = 'stream' }
+    loss = 'list', results = 'stream', bad = 'stream', samples = 'stream' }
 -- Keys of one run, flow or job. Only that one is blocked.
 local OF_RUN = { ['run:'] = 'hash', ['index:'] = 'list', ['runflows:'] = 'set', ['parked:'] = 'set', ['best:'] = 'hash' }
 local OF_FLOW = { ['flow:'] = 'hash', ['open:'] = 'zset', ['openkeep:'] = 'zset', ['gens:'] = 'hash', ['ledger:'] = 'hash',
