@@ -2,8 +2,8 @@
  * The stream of samples: pieces of samples files on their way from a worker to the logger.
  * docs/protocol.md describes it. Threads as struct evq_queue.
  */
-#ifndef EVQ_SHARED_SAMPLE_PIECES_H
-#define EVQ_SHARED_SAMPLE_PIECES_H
+#ifndef EVQ_SHARED_QUEUE_SAMPLE_PIECES_H
+#define EVQ_SHARED_QUEUE_SAMPLE_PIECES_H
 
 #include "shared/queue/queue.h"
 

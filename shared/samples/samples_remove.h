@@ -2,8 +2,8 @@
  * Removes samples files of a directory, and the directories that are empty then. Other files in it
  * stay. Any thread.
  */
-#ifndef EVQ_SAMPLES_SAMPLES_REMOVE_H
-#define EVQ_SAMPLES_SAMPLES_REMOVE_H
+#ifndef EVQ_SHARED_SAMPLES_SAMPLES_REMOVE_H
+#define EVQ_SHARED_SAMPLES_SAMPLES_REMOVE_H
 
 #include <stdint.h>
 #include <time.h>

@@ -3,8 +3,8 @@
  * that ends with its writer. So nobody sees half a file, and what a killed writer left can be told
  * from a file that is still written. One thread.
  */
-#ifndef EVQ_SAMPLES_TEMPORARY_FILE_H
-#define EVQ_SAMPLES_TEMPORARY_FILE_H
+#ifndef EVQ_SHARED_SAMPLES_TEMPORARY_FILE_H
+#define EVQ_SHARED_SAMPLES_TEMPORARY_FILE_H
 
 #include <stdbool.h>
 

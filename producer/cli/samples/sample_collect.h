@@ -1,8 +1,8 @@
 /*
  * Removes samples that nobody will ask for. One thread.
  */
-#ifndef EVQ_CLI_SAMPLE_COLLECT_H
-#define EVQ_CLI_SAMPLE_COLLECT_H
+#ifndef EVQ_PRODUCER_CLI_SAMPLES_SAMPLE_COLLECT_H
+#define EVQ_PRODUCER_CLI_SAMPLES_SAMPLE_COLLECT_H
 
 #include "producer/cli/cli.h"
 
