@@ -1,6 +1,7 @@
 #include "shared/samples/samples_remove.h"
 
 #include <fts.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -39,11 +40,14 @@ static bool remove_file(void *context, const FTSENT *entry)
     return strstr(entry->fts_name, EVQ_SAMPLES_SUFFIX) != NULL && unlink(entry->fts_path) == 0;
 }
 
-int64_t evq_samples_remove(const char *directory, const char *run)
+int64_t evq_samples_remove(const char *directory, const char *run, int64_t step)
 {
     char path[EVQ_SAMPLES_PATH_BYTES + EVQ_JOB_ID_BYTES_MAX];
+    const int bytes = snprintf(path, sizeof path, "%s/%s", directory, run);
 
-    (void)snprintf(path, sizeof path, "%s/%s", directory, run);
+    if (step >= 0) {
+        (void)snprintf(path + bytes, sizeof path - (size_t)bytes, "/%" PRId64, step);
+    }
     const int64_t removed = walk(path, remove_file, NULL);
     (void)rmdir(path);
     return removed;

@@ -536,6 +536,17 @@ class SamplesTest(SceneTest):
         self.assertFalse(os.path.exists(os.path.join(folder, "unknown")))
         self.assertEqual(len(self.kept("unknown-new/1/regular/quiz", "quiz")[1]), 400)
 
+    def test_keep_removes_the_samples_of_the_checkpoints_it_removes(self) -> None:
+        for step in (1, 2, 3):
+            self.submit("keep", step, "quiz")
+        words = ("keep", "keep", "--top", "1", "--last", "1", "--metric", "eval/quiz/acc")
+        shown = self.ok(*words, "--own", self.scene.out, "--dry-run")
+        self.assertEqual((shown["removed"], shown["samples"]), (0, 0))
+        done = self.ok(*words, "--own", self.scene.out, "--yes")
+        self.assertEqual((done["removed"], done["samples"]), (1, 1))
+        left = os.listdir(os.path.join(self.scene.out, "samples", "keep"))
+        self.assertEqual(sorted(left), ["2", "3"])
+
     def test_best_names_the_earliest_step_that_is_not_worse(self) -> None:
         for step in (1, 2, 3):
             self.submit(

@@ -1,6 +1,6 @@
 /*
- * evalq keep: keeps the best checkpoints of a run. Of all others it removes the pins, and the
- * training's files beneath the directories of --own.
+ * evalq keep: keeps the best checkpoints of a run. Of all others it removes the pins, the
+ * training's files beneath the directories of --own, and the samples.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -16,6 +16,7 @@
 #include "producer/client/pins/pin.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/queue/saved_weights.h"
+#include "shared/samples/samples_remove.h"
 
 #define OPEN_JOBS_MAX 100000
 #define OWN_MAX       64
@@ -27,6 +28,7 @@ struct pruning {
     size_t own_count;
     char (*targets)[PATH_MAX]; // For each checkpoint the path to remove; "": none.
     size_t removed;
+    int64_t samples; // Files removed with their checkpoints.
 };
 
 static void on_result(void *context, const struct evq_result *result)
@@ -223,7 +225,8 @@ static enum evq_status decide(struct pruning *pruning, struct evq_table *table, 
     return status;
 }
 
-static enum evq_status targets_remove(struct pruning *pruning, struct evq_error *err)
+static enum evq_status targets_remove(struct pruning *pruning, const char *run,
+                                      struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -234,7 +237,12 @@ static enum evq_status targets_remove(struct pruning *pruning, struct evq_error 
         }
         const bool pin = strstr(target, "/.evalq/pins/") != NULL;
         status = pin ? evq_pin_release(target, err) : evq_retention_remove(target, err);
-        pruning->removed += status == EVQ_OK;
+        if (status == EVQ_OK) {
+            const struct evq_retention_checkpoint *one = &pruning->retention.checkpoints[i];
+            const char *directory = pruning->cli->config->samples.directory;
+            pruning->removed++;
+            pruning->samples += evq_samples_remove(directory, run, one->step);
+        }
     }
     return status;
 }
@@ -266,7 +274,7 @@ static enum evq_status plan_and_do(struct pruning *pruning, struct evq_error *er
                        pruning->retention.count, pruning->retention.count == 1 ? "" : "s");
         status = evq_cli_confirm(cli, question, err);
         if (status == EVQ_OK) {
-            status = targets_remove(pruning, err);
+            status = targets_remove(pruning, evq_cli_arg(cli, 0), err);
             evq_cli_say(cli, "evalq: %zu of %zu checkpoint%s removed", pruning->removed,
                         pruning->retention.count, pruning->retention.count == 1 ? "" : "s");
         }
@@ -294,8 +302,9 @@ static enum evq_status json_print(const struct pruning *pruning, struct evq_erro
         }
         (void)json_array_append_new(list, row);
     }
-    return evq_json_print(json_pack("{s:s, s:I, s:o}", "metric", pruning->retention.metric,
-                                    "removed", (json_int_t)pruning->removed, "checkpoints", list),
+    return evq_json_print(json_pack("{s:s, s:I, s:I, s:o}", "metric", pruning->retention.metric,
+                                    "removed", (json_int_t)pruning->removed, "samples",
+                                    (json_int_t)pruning->samples, "checkpoints", list),
                           err);
 }
 
@@ -392,7 +401,8 @@ const struct evq_verb evq_verb_keep = {
         "equal ones, the earlier), the newest N, those with a job that is not done, those "
         "submitted with --keep, and those without a value of the metric. Of the others, "
         "evalq removes the copies that it made itself (--pin), and checkpoints below a "
-        "directory that --own names. Without --own, no file of the training is touched. A "
+        "directory that --own names. The samples of a removed checkpoint go with it. Without "
+        "--own, no file of the training is touched. A "
         "checkpoint that was saved again under the same name is never removed.\n\nevalq "
         "knows results for 7 days by default. Older checkpoints stay. If this verb removes "
         "checkpoints, the training must not remove any (no save_total_limit).\n\nExamples: "

@@ -349,7 +349,7 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
         status = status == EVQ_OK ? evq_queue_forget(cli->queue, run, &left, err) : status;
     } while (status == EVQ_OK && left > 0);
     const int64_t samples =
-        status == EVQ_OK ? evq_samples_remove(cli->config->samples.directory, run) : 0;
+        status == EVQ_OK ? evq_samples_remove(cli->config->samples.directory, run, -1) : 0;
     if (status == EVQ_OK && cli->terminal.json) {
         status = evq_json_print(json_pack("{s:s, s:I, s:I}", "run", run, "forgotten",
                                           (json_int_t)all, "samples", (json_int_t)samples),

@@ -34,7 +34,7 @@ static enum evq_status collect_run(struct evq_cli *cli, const char *run, int64_t
     }
     const enum evq_status status = evq_view_each_run(cli, match_run, &unknown, err);
     if (status == EVQ_OK && unknown != NULL) {
-        *removed += evq_samples_remove(directory, run);
+        *removed += evq_samples_remove(directory, run, -1);
     }
     return status;
 }
