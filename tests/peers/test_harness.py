@@ -186,17 +186,19 @@ def write_jsonl(path: str, objects: List[Dict[str, Any]]) -> None:
 
 def hellaswag(items: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Items in HellaSwag's own layout, of PIQA's words and of what its cleaning is about: the marks of WikiHow, blanks, brackets that
-    are not closed, first letters that change their length with their case, and contexts whose second half is empty."""
+    are not closed, and contexts whose second half is empty. The harness capitalizes the second half, which evalq does for ASCII
+    letters alone (docs/guarantees.md, "Not promised"), so it has no others."""
     rng = random.Random(SEED)
     common = sorted({word for item in items for word in item["goal"].split()})
 
-    def text(words: int) -> str:
+    def text(words: int, ascii_only: bool = False) -> str:
         picked = [rng.choice(MARKS) if rng.random() < 0.15 else rng.choice(WORDS if rng.random() < 0.15 else common) for _ in range(words)]
+        picked = [word for word in picked if word.isascii() or not ascii_only]
         return "".join(word + rng.choice(("", " ", " ", " ", " ", "  ")) for word in picked)
 
     made = []
     for index in range(HELLASWAG):
-        first, second = text(rng.randint(3, 12)), rng.choice(("", text(rng.randint(1, 6))))
+        first, second = text(rng.randint(3, 12)), rng.choice(("", text(rng.randint(1, 6), ascii_only=True)))
         endings = [text(rng.randint(2, 8)) + rng.choice("abcdefg") for _ in range(4)]  # None is empty when it is clean.
         made.append({
             "ind": index, "activity_label": text(rng.randint(1, 4)), "ctx_a": first, "ctx_b": second, "ctx": first + " " + second,
