@@ -1,5 +1,6 @@
 #include "shared/samples/pairing.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,14 +21,27 @@ enum evq_status evq_pairing_make(struct evq_samples_set *a, struct evq_samples_s
     return status;
 }
 
-/* Reads the samples of a file that names the same job as its path. */
-static enum evq_status read_side(const struct evq_sample_file *file, bool texts,
-                                 const struct evq_samples_limits *limits,
-                                 struct evq_samples_set **ret, struct evq_error *err)
-{
-    const enum evq_status status = evq_samples_set_read_within(file->path, texts, limits, ret, err);
+struct side {
+    const struct evq_sample_file *file;
+    bool texts;
+    const struct evq_samples_limits *limits;
+    struct evq_samples_set *set;
+    enum evq_status status;
+    struct evq_error err;
+};
 
-    return status == EVQ_OK ? evq_samples_find_check(file, &(*ret)->header, err) : status;
+/* Reads the samples of a file that names the same job as its path. */
+static void *read_side(void *context)
+{
+    struct side *side = context;
+    const char *path = side->file->path;
+
+    side->status =
+        evq_samples_set_read_within(path, side->texts, side->limits, &side->set, &side->err);
+    if (side->status == EVQ_OK) {
+        side->status = evq_samples_find_check(side->file, &side->set->header, &side->err);
+    }
+    return NULL;
 }
 
 enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
@@ -35,21 +49,31 @@ enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
                                         const struct evq_samples_limits *limits,
                                         struct evq_pairing *ret, struct evq_error *err)
 {
-    struct evq_samples_set *left = NULL;
-    struct evq_samples_set *right = NULL;
-    enum evq_status status = read_side(a, texts, limits, &left, err);
+    struct side sides[] = {{.file = a, .texts = texts, .limits = limits},
+                           {.file = b, .texts = texts, .limits = limits}};
+    pthread_t thread;
 
     *ret = (struct evq_pairing){.a = NULL};
-    if (status == EVQ_OK) {
-        status = read_side(b, texts, limits, &right, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_pairing_make(left, right, ret, err);
-        ret->owns_sets = true;
+    // A second thread, because unpacking takes most of the time.
+    const bool has_thread = pthread_create(&thread, NULL, read_side, &sides[1]) == 0;
+    (void)read_side(&sides[0]);
+    if (has_thread) {
+        (void)pthread_join(thread, NULL); // It can only fail for a thread that does not exist.
     } else {
-        evq_samples_set_free(left);
-        evq_samples_set_free(right);
+        (void)read_side(&sides[1]);
     }
+    for (size_t i = 0; i < 2; i++) {
+        if (sides[i].status != EVQ_OK) {
+            evq_samples_set_free(sides[0].set);
+            evq_samples_set_free(sides[1].set);
+            if (err != NULL) {
+                *err = sides[i].err;
+            }
+            return sides[i].status;
+        }
+    }
+    const enum evq_status status = evq_pairing_make(sides[0].set, sides[1].set, ret, err);
+    ret->owns_sets = true;
     return status;
 }
 

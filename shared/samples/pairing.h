@@ -1,6 +1,6 @@
 /*
  * Pairs the samples of two checkpoints item by item, for compare, diff, gate, best and the gateway.
- * One thread.
+ * A pairing is used by one thread.
  */
 #ifndef EVQ_SHARED_SAMPLES_PAIRING_H
 #define EVQ_SHARED_SAMPLES_PAIRING_H
@@ -18,8 +18,9 @@ struct evq_pairing {
     bool owns_sets;
 };
 
-/* Reads both files and pairs their items. texts: outputs and targets are kept. Close it whatever
- * the result. EVQ_E_INVALID: they have no item in common. */
+/* Reads both files, the second one in a thread of its own, and pairs their items. texts: outputs
+ * and targets are kept. Close it whatever the result. EVQ_E_INVALID: they have no item in common.
+ */
 enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
                                  bool texts, struct evq_pairing *ret,
                                  struct evq_error *err) EVQ_CHECK_RESULT;

@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 #include "shared/base/json_memory.h"
+#include "shared/samples/text_cut.h"
 
 #define CHUNK_BYTES ((size_t)64 << 10)
 #define JSON_FLAGS  (JSON_REJECT_DUPLICATES | JSON_DECODE_ANY)
@@ -18,6 +19,7 @@ struct evq_samples_reader {
     char *path;
     gzFile file;
     bool ended;          // zlib has no more bytes.
+    bool skips_texts;    // See evq_samples_reader_skip_texts().
     bool whole;          // The file has a first and a last line of evalq_samples_writer.
     uint32_t crc;        // Of the bytes of all lines so far,
     uint32_t crc_before; // and of those before the present line.
@@ -97,6 +99,11 @@ void evq_samples_reader_limit(struct evq_samples_reader *reader,
     reader->limits = *limits;
 }
 
+void evq_samples_reader_skip_texts(struct evq_samples_reader *reader)
+{
+    reader->skips_texts = true;
+}
+
 void evq_samples_reader_close(struct evq_samples_reader *reader)
 {
     if (reader != NULL) {
@@ -147,11 +154,11 @@ static enum evq_status fill(struct evq_samples_reader *reader, struct evq_error 
 }
 
 /* Finds the next line without its end. *ret_line NULL: there is none left. */
-static enum evq_status next_line(struct evq_samples_reader *reader, const char **ret_line,
+static enum evq_status next_line(struct evq_samples_reader *reader, char **ret_line,
                                  size_t *ret_bytes, struct evq_error *err)
 {
     for (;;) {
-        const uint8_t *rest = reader->held.data != NULL ? reader->held.data + reader->used : NULL;
+        uint8_t *rest = reader->held.data != NULL ? reader->held.data + reader->used : NULL;
         const size_t left = reader->held.bytes - reader->used;
         const uint8_t *end = left > reader->searched
                                  ? memchr(rest + reader->searched, '\n', left - reader->searched)
@@ -169,7 +176,7 @@ static enum evq_status next_line(struct evq_samples_reader *reader, const char *
             }
             reader->searched = 0;
             reader->line++;
-            *ret_line = (const char *)rest;
+            *ret_line = (char *)rest;
             *ret_bytes = bytes;
             return EVQ_OK;
         }
@@ -188,7 +195,7 @@ static enum evq_status next_line(struct evq_samples_reader *reader, const char *
 enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
                                           const json_t **ret_object, struct evq_error *err)
 {
-    const char *line = NULL;
+    char *line = NULL;
     size_t bytes = 0;
     json_error_t fault;
     enum evq_status status;
@@ -202,6 +209,7 @@ enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
         return status;
     }
     if (line != NULL) {
+        bytes = reader->skips_texts ? evq_text_cut(line, bytes) : bytes;
         evq_json_memory_clear();
         reader->object = json_loadb(line, bytes, JSON_FLAGS, &fault);
         if (evq_json_memory_failed()) {
@@ -220,7 +228,7 @@ enum evq_status evq_samples_reader_object(struct evq_samples_reader *reader,
 static enum evq_status check_end(struct evq_samples_reader *reader, const json_t *object,
                                  struct evq_error *err)
 {
-    const char *line = NULL;
+    char *line = NULL;
     size_t bytes = 0;
 
     if (object == NULL) {

@@ -26,6 +26,9 @@ enum evq_status evq_samples_reader_open(const char *path, struct evq_samples_hea
 /* Replaces the limits of the format. */
 void evq_samples_reader_limit(struct evq_samples_reader *reader,
                               const struct evq_samples_limits *limits);
+/* Leaves output and target out of the samples that follow, which reads them several times as fast.
+ */
+void evq_samples_reader_skip_texts(struct evq_samples_reader *reader);
 void evq_samples_reader_close(struct evq_samples_reader *reader); // Accepts NULL.
 
 /* Reads the next line as JSON. *ret_object is valid until the next call; NULL: the file ended.

@@ -126,6 +126,9 @@ enum evq_status evq_samples_set_read_within(const char *path, bool texts,
     if (status == EVQ_OK && limits != NULL) {
         evq_samples_reader_limit(reader, limits);
     }
+    if (status == EVQ_OK && !texts) {
+        evq_samples_reader_skip_texts(reader);
+    }
     if (status == EVQ_OK) {
         status = read_items(set, reader, texts, err);
     }

@@ -3,7 +3,7 @@ or $EVALQ_TEST_BUILD.
 
 Evaluates 10,000 items by turns with samples, without them, and (as the noise) without them again.
 The items are MNIST digits, and questions with four answers for a GPT-2 of two layers and random
-weights, which is faster than any model in use. Then compares two tasks of 10,000 items.
+weights, which is faster than any model in use.
 Evaluations are counted in processor time of the worker, and of ROUNDS (15) the smallest is
 printed, because other work on the machine only adds."""
 
@@ -14,8 +14,7 @@ import json
 import os
 import random
 import sys
-import time
-from typing import Callable, Dict, List
+from typing import Dict, List
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TESTS, "python"))
@@ -126,15 +125,6 @@ def evaluate(made: Scene, checkpoint: str, step: int, suite: str) -> float:
     return processor(made.processes[0].pid) - before
 
 
-def fastest(call: Callable[[], object]) -> float:
-    times: List[float] = []
-    for _ in range(ROUNDS):
-        began = time.monotonic()
-        call()
-        times.append(time.monotonic() - began)
-    return min(times)
-
-
 def measure(made: Scene, name: str, checkpoint: str) -> None:
     times: Dict[str, List[float]] = {"kept": [], "plain": [], "again": []}
     for step in range(ROUNDS):
@@ -164,19 +154,6 @@ def main() -> None:
         made.start_worker()
         measure(made, "digits", made.checkpoint("digits.safetensors"))
         measure(made, "choices", model)
-
-        def compare(*more: str) -> None:
-            done = made.evalq("compare", "cost@0", "cost@1", *more)
-            assert done.returncode == 0, done.stderr
-
-        for words in (
-            ("--suite", "digits-kept"),
-            ("--suite", "choices-kept"),
-            (),
-            ("--bootstrap",),
-        ):
-            seconds = fastest(lambda: compare(*words))
-            print(f"compare {' '.join(words) or 'both tasks'}: {seconds:.3f} s")  # noqa: B023
 
 
 if __name__ == "__main__":

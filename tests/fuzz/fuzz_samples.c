@@ -1,7 +1,7 @@
 /*
  * A samples file, as a worker, a program or a damaged disk left it. What is read is written again,
- * and that reads back as the same items. If the first byte is odd, the rest is the plain file of a
- * program, without a first line of its own.
+ * and that reads back as the same items. Without its texts, a file has the same items. If the first
+ * byte is odd, the rest is the plain file of a program, without a first line of its own.
  */
 // fuzz: samples
 #include <math.h>
@@ -49,13 +49,20 @@ static void read_program(const char *path)
 static void read_set(const char *path)
 {
     struct evq_samples_set *set = NULL;
+    struct evq_samples_set *bare = NULL;
     struct evq_samples_pairs pairs;
     struct evq_error err = {EVQ_OK, ""};
 
-    if (evq_samples_set_read(path, true, &set, &err) != EVQ_OK) {
+    const enum evq_status status = evq_samples_set_read(path, true, &set, &err);
+    check((evq_samples_set_read(path, false, &bare, NULL) == EVQ_OK) == (status == EVQ_OK));
+    if (status != EVQ_OK) {
         check(err.message[0] != '\0');
         return;
     }
+    check(evq_samples_pairs_make(set, bare, &pairs, &err) == EVQ_OK);
+    check(pairs.count == set->count && pairs.only_a == 0 && pairs.only_b == 0);
+    free(pairs.pairs);
+    evq_samples_set_free(bare);
     check(evq_samples_pairs_make(set, set, &pairs, &err) == EVQ_OK);
     check(pairs.count == set->count && pairs.only_a == 0 && pairs.only_b == 0);
     for (size_t i = 0; i < pairs.count; i++) {

@@ -2,3 +2,4 @@
 add_executable(statistics_cases EXCLUDE_FROM_ALL peers/statistics_cases.c)
 target_link_libraries(statistics_cases PRIVATE evq_shared PkgConfig::JANSSON m)
 evq_test_link(test_samples evq_samples)
+evq_test_link(test_text_cut evq_samples)

@@ -282,7 +282,7 @@ class WarmTest(ServerTest):
         for suite in ("own", "any"):
             path = os.path.join(self.scene.out, "kept", "items", "1", "regular", suite, suite + ".jsonl.gz")
             with gzip.open(path, "rt", encoding="utf-8") as file:
-                _, *items = map(json.loads, file)
+                _, *items, _ = map(json.loads, file)
             self.assertEqual([(item["id"], item["scores"]["value"]) for item in items], [("a", value), ("b", value)])
 
     def test_another_architecture_starts_a_new_server(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import tempfile
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Dict, List
 from unittest import mock
 
+from samples_file import write_samples
 from scene import BIN
 
 from evalq.integrations.best import BestSoFar, beats
@@ -64,14 +64,14 @@ class PairedTestTest(unittest.TestCase):
         """The samples of a step whose first items are right."""
         name = f"run/{step}/regular/{job}"
         os.makedirs(os.path.join(self.folder, "kept", name))
-        header = {"evalq_samples": 1, "job": name, "task": "math", "suite_digest": "0" * 32}
+        header = {"evalq_samples": 2, "job": name, "task": "math", "suite_digest": "0" * 32}
         header.update(data_digest="", weighted="")
         path = os.path.join(self.folder, "kept", name, "math.jsonl.gz")
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            file.write(json.dumps(header) + "\n")
-            for item in range(ITEMS):
-                scores = {"acc": int(item < right), "loss": float(item >= right)}
-                file.write(json.dumps({"id": str(item), "scores": scores}) + "\n")
+        lines = []
+        for item in range(ITEMS):
+            scores = {"acc": int(item < right), "loss": float(item >= right)}
+            lines.append(json.dumps({"id": str(item), "scores": scores}) + "\n")
+        write_samples(path, json.dumps(header) + "\n", lines)
         sources = {"eval_acc": ("math", "acc"), "eval_loss": ("math", "loss")}
         return Evaluation(step, job, "regular", None, "done", "", job=name, sources=sources)
 

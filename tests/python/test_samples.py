@@ -9,9 +9,9 @@ import os
 import shutil
 import unittest
 import xml.dom.minidom
-import zlib
 from typing import Any, Dict, List, Tuple
 
+from samples_file import write_samples
 from scene import NATIVE, PACKAGE, SceneTest
 
 # A command that answers 400 questions. Step 2 has ten more right than step 1 and two fewer.
@@ -138,14 +138,6 @@ suites:
   harness: {evaluator: harness, samples: true, tasks: [{name: arc}, {name: easy, source: arc_easy}]}
 """,
 ).replace("  quick:\n", "  quick:\n    samples: true\n")
-
-
-def write_samples(path: str, header: str, lines: List[str]) -> None:
-    """Writes a samples file with a last line that matches."""
-    text = "".join([header, *lines]).encode()
-    last = {"evalq_samples_end": len(lines), "crc32": zlib.crc32(text)}
-    with gzip.open(path, "wb") as file:
-        file.write(text + json.dumps(last).encode() + b"\n")
 
 
 class SamplesTest(SceneTest):
