@@ -355,6 +355,8 @@ static void names_cannot_leave_the_directory(void **state)
 static void bad_requests_get_one_sentence(void **state)
 {
     struct fixture_gateway *gateway = *state;
+    char from[256];
+    char to[256];
     const struct quiz first = {.job = "a/1/regular/s", .items = 10, .right = 5};
     const struct quiz other = {
         .job = "a/2/regular/s", .items = 10, .right = 5, .suite_digest = OTHER};
@@ -396,6 +398,12 @@ static void bad_requests_get_one_sentence(void **state)
     json_decref(fixture_http_json(gateway, 401, "GET", "/v1/samples/a/1", NULL, NULL));
     json_decref(
         fixture_http_json(gateway, 403, "GET", "/v1/diff?a=a@1&b=a@2", FIXTURE_TOKEN_LMMS, NULL));
+    (void)snprintf(from, sizeof from, "%s/evalq-samples/a/1/regular/s/quiz.jsonl.gz", gateway->dir);
+    (void)snprintf(to, sizeof to, "%s/evalq-samples/a/2/regular/s/quiz.jsonl.gz", gateway->dir);
+    assert_int_equal(rename(from, to), 0);
+    expect_error(gateway, 400, "/v1/samples/a/2/items", "it was copied or renamed");
+    expect_error(gateway, 400, "/v1/diff?a=a@2&b=a@2", "it was copied or renamed");
+    expect_error(gateway, 404, "/v1/runs/a/significance?metric=acc&suite=s", "copied or renamed");
     fixture_file_write(gateway->dir, "evalq-samples/a/1/regular/s/quiz.jsonl.gz", "{\"evalq");
     expect_error(gateway, 400, "/v1/samples/a/1/items", "not JSON");
     expect_error(gateway, 400, "/v1/diff?a=a@1&b=a@1", "not JSON");

@@ -122,6 +122,9 @@ static enum evq_status read_items(struct list *list, const struct evq_sample_fil
     enum evq_status status = evq_samples_reader_open(file->path, &header, &reader, err);
 
     if (status == EVQ_OK) {
+        status = evq_samples_find_check(file, &header, err);
+    }
+    if (status == EVQ_OK) {
         evq_samples_reader_limit(reader, &evq_samples_request_limits);
     }
     while (status == EVQ_OK) {

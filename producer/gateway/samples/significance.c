@@ -18,13 +18,14 @@
 #define WORK_MS_MAX     5000
 #define CONFIDENCE      0.95
 #define NONE            SIZE_MAX
-#define KEY_BYTES       512
+#define VERSION_BYTES   512
+#define KEY_BYTES       (2 * VERSION_BYTES + 160) // Two files and the name of a score.
 
 struct step {
     int64_t step;
     struct evq_sample_file file;
-    char version[128]; // Names the content of the file.
-    bool has_mean;     // Or its error.
+    char version[VERSION_BYTES]; // Names the file and its content.
+    bool has_mean;               // Or its error.
     bool has_difference;
     struct evq_step_numbers mean;
     struct evq_step_numbers difference; // To the best step.
@@ -71,6 +72,25 @@ static bool stays(enum evq_status status)
     return status != EVQ_E_IO && status != EVQ_E_NOMEM;
 }
 
+/* Reads the samples of a step without texts. */
+static enum evq_status read_set(const struct step *step, struct evq_samples_set **ret,
+                                struct evq_error *err)
+{
+    struct evq_samples_set *set = NULL;
+    enum evq_status status =
+        evq_samples_set_read_within(step->file.path, false, &evq_samples_request_limits, &set, err);
+
+    if (status == EVQ_OK) {
+        status = evq_samples_find_check(&step->file, &set->header, err);
+    }
+    if (status != EVQ_OK) {
+        evq_samples_set_free(set);
+        return status;
+    }
+    *ret = set;
+    return EVQ_OK;
+}
+
 static enum evq_status measure_score(struct evq_samples_set *set, const char *score,
                                      struct evq_step_numbers *ret, struct evq_error *err)
 {
@@ -107,8 +127,7 @@ static void measure(struct curve *curve, struct step *step)
     struct evq_samples_set *set = NULL;
     struct evq_error err = {EVQ_OK, ""};
     char key[KEY_BYTES];
-    enum evq_status status = evq_samples_set_read_within(step->file.path, false,
-                                                         &evq_samples_request_limits, &set, &err);
+    enum evq_status status = read_set(step, &set, &err);
 
     for (size_t i = 0; status == EVQ_OK && i < set->name_count; i++) {
         struct evq_step_numbers numbers;
@@ -165,18 +184,16 @@ static enum evq_status compare_sets(const struct curve *curve, struct evq_sample
 
 static void compare(struct curve *curve, struct step *step)
 {
-    const struct evq_samples_limits *limits = &evq_samples_request_limits;
     struct evq_samples_set *set = NULL;
     struct evq_error err = {EVQ_OK, ""};
     char key[KEY_BYTES];
     enum evq_status status = EVQ_OK;
 
     if (curve->best_set == NULL) {
-        const char *path = curve->steps[curve->best].file.path;
-        status = evq_samples_set_read_within(path, false, limits, &curve->best_set, &err);
+        status = read_set(&curve->steps[curve->best], &curve->best_set, &err);
     }
     if (status == EVQ_OK) {
-        status = evq_samples_set_read_within(step->file.path, false, limits, &set, &err);
+        status = read_set(step, &set, &err);
     }
     if (status == EVQ_OK) {
         status = compare_sets(curve, set, &step->difference, &err);
@@ -210,8 +227,9 @@ static enum evq_status list_steps(struct curve *curve, const struct evq_sample_c
         *step = (struct step){.step = place.step, .corrected = (double)NAN};
         status = evq_samples_find_one(choice, &place, &step->file, err);
         if (status == EVQ_OK && stat(step->file.path, &info) == 0) {
-            (void)snprintf(step->version, sizeof step->version, "%ju %ju %jd %jd.%09ld",
-                           (uintmax_t)info.st_dev, (uintmax_t)info.st_ino, (intmax_t)info.st_size,
+            (void)snprintf(step->version, sizeof step->version, "%s %s %ju %ju %jd %jd.%09ld",
+                           step->file.job, step->file.task, (uintmax_t)info.st_dev,
+                           (uintmax_t)info.st_ino, (intmax_t)info.st_size,
                            (intmax_t)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
             curve->count++;
         }

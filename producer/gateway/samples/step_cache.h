@@ -21,7 +21,7 @@ struct evq_step_numbers {
     double low;
     double high;
     double p;        // Of a difference.
-    char error[128]; // Why there are no numbers. "": there are.
+    char error[256]; // Why there are no numbers. "": there are.
 };
 
 enum evq_status evq_step_cache_open(struct evq_step_cache **ret_cache,
