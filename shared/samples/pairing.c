@@ -30,17 +30,29 @@ struct side {
     struct evq_error err;
 };
 
-/* Reads the samples of a file that names the same job as its path. */
+enum evq_status evq_pairing_read(const struct evq_sample_file *file, bool texts,
+                                 const struct evq_samples_limits *limits,
+                                 struct evq_samples_set **ret_set, struct evq_error *err)
+{
+    struct evq_samples_set *set = NULL;
+    enum evq_status status = evq_samples_set_read_within(file->path, texts, limits, &set, err);
+
+    if (status == EVQ_OK) {
+        status = evq_samples_find_check(file, &set->header, err);
+    }
+    if (status != EVQ_OK) {
+        evq_samples_set_free(set);
+        return status;
+    }
+    *ret_set = set;
+    return EVQ_OK;
+}
+
 static void *read_side(void *context)
 {
     struct side *side = context;
-    const char *path = side->file->path;
 
-    side->status =
-        evq_samples_set_read_within(path, side->texts, side->limits, &side->set, &side->err);
-    if (side->status == EVQ_OK) {
-        side->status = evq_samples_find_check(side->file, &side->set->header, &side->err);
-    }
+    side->status = evq_pairing_read(side->file, side->texts, side->limits, &side->set, &side->err);
     return NULL;
 }
 

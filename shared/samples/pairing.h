@@ -18,6 +18,13 @@ struct evq_pairing {
     bool owns_sets;
 };
 
+/* Reads one file. limits NULL: those of the format. EVQ_E_CORRUPT: it was renamed, so that its
+ * first line names another job. Other errors: as evq_samples_set_read(). */
+enum evq_status evq_pairing_read(const struct evq_sample_file *file, bool texts,
+                                 const struct evq_samples_limits *limits,
+                                 struct evq_samples_set **ret_set,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Reads both files, the second one in a thread of its own, and pairs their items. texts: outputs
  * and targets are kept. Close it whatever the result. EVQ_E_INVALID: they have no item in common.
  */

@@ -104,6 +104,8 @@ with open(folder + "/samples_sky_2026-11-25T10-00-00.123456.jsonl", "w") as file
 
 LMMS = r"""
 import json, os
+with open(os.environ["EVALQ_JOB"]) as file:
+    bad = json.load(file)["params"].get("bad", "")
 folder = os.path.join(os.environ["EVALQ_RESULT"], "model")
 os.mkdir(folder)
 results = {"results": {"pets": {"exact_match,none": 0.5, "mme,none": 1.0}}}
@@ -114,7 +116,20 @@ with open(folder + "/20261126_103000_samples_pets.jsonl", "w") as file:
             line = {"doc_id": i, "target": "cat", "filtered_resps": "dog", "input": "What is this?"}
             line.update(token_counts=[None], doc_hash="<PIL.Image at %d>" % os.getpid())
             line.update(exact_match=i % 2, mme={"question_id": 7, "score": 1.0}, other={"a": 1})
+            if bad in line:
+                del line[bad]
+            if bad == "nan" and i == 1:
+                line["exact_match"] = float("nan")
+            if bad == "scores" and i == 1:
+                line["exact_match"] = None
             file.write(json.dumps(line) + "\n")
+    if bad == "utf8":
+        file.flush()
+        file.buffer.write(b'{"doc_id": 3, "input": "\xff"}\n')
+    if bad == "long":
+        file.write('{"doc_id": 3, "input": "' + "x" * (100 << 20) + '"}\n')
+if bad == "none":
+    os.unlink(file.name)
 open(folder + "/20261126_103000_samples_more_samples_pets.jsonl", "w").close()
 """
 
@@ -268,6 +283,22 @@ class SamplesTest(SceneTest):
         other = self.kept("lmms/2/regular/lmms", "pets")[1]
         self.assertEqual([item["id"] for item in other], [item["id"] for item in items])
 
+    def test_bad_lines_of_a_harness_lose_no_result(self) -> None:
+        wanted = {
+            "doc_id": "a line of the harness has no doc_id or input",
+            "input": "a line of the harness has no doc_id or input",
+            "nan": "line 2: not JSON: invalid token near 'NaN'",
+            "scores": "has other scores than the first item",
+            "utf8": "line 7: not JSON: unable to decode byte 0xff",
+            "long": "line 7: more than 8 MiB",
+            "none": "the harness wrote no *_samples_pets.jsonl, which --log_samples makes it do",
+        }
+        for number, (bad, said) in enumerate(wanted.items()):
+            result = self.submit("bad-lines", number, "lmms", bad=bad)
+            self.assertIn("samples were not kept: ", result["note"], bad)
+            self.assertIn(said, result["note"])
+            self.assertEqual(result["metrics"]["exact_match,none"], 0.5)
+
     def test_native_task_keeps_scores_that_give_its_metrics(self) -> None:
         result = self.submit("native", 1, "quick")
         header, items = self.kept("native/1/regular/quick", "digits")
@@ -375,13 +406,16 @@ class SamplesTest(SceneTest):
         found = self.ok("compare", "mixed")
         self.assertEqual((found["left_out"], found["compared"]), (1, 2))
         self.assertIn("1 samples files were left out", self.scene.evalq("compare", "mixed").stderr)
-        with open(path, "wb") as binary:
-            binary.write(b"no gzip")
-        done = self.scene.evalq("compare", "mixed")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("eval/quiz/acc", done.stdout)  # The results are there all the same.
-        self.assertIn(path, done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        with open(path.replace("mixed/1/", "mixed/2/"), "rb") as binary:
+            second = binary.read()
+        for data in (b"no gzip", second):  # Damaged, and of another job.
+            with open(path, "wb") as binary:
+                binary.write(data)
+            done = self.scene.evalq("compare", "mixed")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("eval/quiz/acc", done.stdout)  # The results are there all the same.
+            self.assertIn(path, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
     def test_compare_refuses_samples_of_other_suites_and_data(self) -> None:
         self.submit("other", 1, "quiz")

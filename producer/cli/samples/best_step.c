@@ -85,12 +85,16 @@ static enum evq_status list(struct steps *to, struct evq_error *err)
 static enum evq_status read_mean(struct steps *to, struct step *one, const char *score,
                                  struct evq_error *err)
 {
-    struct evq_pairing self;
+    struct evq_samples_set *set = NULL;
+    struct evq_pairing self = {.a = NULL};
     struct evq_pairing_items arrays = {.baseline = NULL};
     double sum = 0.0;
     double weights = 0.0;
-    enum evq_status status = evq_pairing_open(&one->file, &one->file, false, &self, err);
+    enum evq_status status = evq_pairing_read(&one->file, false, NULL, &set, err);
 
+    if (status == EVQ_OK) {
+        status = evq_pairing_make(set, set, &self, err);
+    }
     if (status == EVQ_OK) {
         status = evq_pairing_score(&self, score, &score, err);
     }
@@ -106,6 +110,7 @@ static enum evq_status read_mean(struct steps *to, struct step *one, const char 
     one->mean = sum / weights;
     evq_pairing_items_free(&arrays);
     evq_pairing_close(&self);
+    evq_samples_set_free(set);
     return status;
 }
 

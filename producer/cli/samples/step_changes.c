@@ -146,7 +146,7 @@ static enum evq_status read_file(struct reading *reading, const struct evq_sampl
     struct evq_samples_set *set = NULL;
     struct evq_pairing pairing = {.a = NULL};
     struct task *task = task_of(reading, file);
-    enum evq_status status = evq_samples_set_read(file->path, false, &set, err);
+    enum evq_status status = evq_pairing_read(file, false, NULL, &set, err);
 
     const bool is_last = status == EVQ_OK && task == NULL;
     if (is_last) {
