@@ -16,9 +16,10 @@ roots: {out: $OUT}
 evaluators:
   echo: {kind: command, command: [$SITE/echo.sh]}
 suites:
-  echo: {evaluator: echo, needs: {gpus: $NEEDS}, tasks: [{name: one, type: any}]}
+  echo: {evaluator: echo, samples: $SAMPLES, needs: {gpus: $NEEDS}, tasks: [{name: one, type: any}]}
 worker: {scratch: $SITE/scratch, lease_ms: 900, heartbeat_ms: 100, drain_seconds: 1, $DEVICES}
 logger: {directory: $SITE/results, sinks: [$SINKS]}
+samples: {directory: $SITE/samples, send: true}
 gateway: {lmms: {results: $OUT/results, suite: echo, merge_suite: echo}}
 """
 CPU = "devices: cpu, threads: 1"
@@ -27,8 +28,9 @@ CPU = "devices: cpu, threads: 1"
 class Wired(Stage):
     """A stage whose programs reach Redis through the proxy; the test itself goes past it."""
 
-    def __init__(self, seed: int, sinks: str, devices: str, needs: int) -> None:
-        super().__init__(CONFIG.replace("$SINKS", sinks).replace("$DEVICES", devices).replace("$NEEDS", str(needs)))
+    def __init__(self, seed: int, sinks: str, devices: str, needs: int, samples: str) -> None:
+        config = CONFIG.replace("$SINKS", sinks).replace("$DEVICES", devices).replace("$SAMPLES", samples)
+        super().__init__(config.replace("$NEEDS", str(needs)))
         self.seed = seed
         self.start_redis()
         self.proxy = Proxy(self, self.path("proxy.sock"), [], [])
@@ -51,12 +53,12 @@ class Reply(Trial):
     verb = ""
     by = ""
     sinks = "{kind: jsonl}, {kind: best, enabled: false}"
-    devices, needs = CPU, 0
+    devices, needs, samples = CPU, 0, "false"
     programs = ("evalq-worker", "evalq-logger", "evalq-gateway")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.stage = Wired(seed, self.sinks, self.devices, self.needs)
+        self.stage = Wired(seed, self.sinks, self.devices, self.needs, self.samples)
 
     def prepare(self) -> None:
         """What the verb is about."""

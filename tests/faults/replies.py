@@ -163,6 +163,44 @@ class BestGet(BestPut):
     verb = "best_get"
 
 
+# ---- samples from the worker to the logger ----
+
+
+class SamplesAdd(Reply):
+    """The piece is sent again, and the file is stored once."""
+
+    verb = "samples_add"
+    by = "evalq-worker"
+    samples = "true"
+
+    def prepare(self) -> None:
+        item = '{"id": "a", "scores": {"acc": 1}}'
+        text = f'#!/bin/sh\necho \'{item}\' >"${{EVALQ_RESULT%/*}}/samples.jsonl"\necho \'{{"value": 1}}\' >"$EVALQ_RESULT"\n'
+        self.stage.write("echo.sh", text, 0o755)
+
+    def ask(self) -> None:
+        programs = [self.stage.start("evalq-logger"), self.stage.start_worker()]
+        self.stage.put("run", [1])
+        until(lambda: self.stage.ended() and self.lost() > 0, "the job ends and the reply is lost")
+        until(lambda: self.stage.call("XLEN", PREFIX + "samples") == 0, "every piece is taken")
+        for program in programs:
+            self.end(program)
+
+    def check(self) -> None:
+        self.stage.all_done()
+        self.same(self.stage.call("HGET", PREFIX + "n", "samples_bytes"), None, "bytes that the stream holds")
+        self.same(os.listdir(self.stage.path("samples/run/1/regular/echo")), ["one.jsonl.gz"], "files")
+
+
+class SamplesRemove(SamplesAdd):
+    verb = "samples_remove"
+    by = "evalq-logger"
+
+
+class SamplesSender(SamplesRemove):
+    verb = "samples_sender"
+
+
 # ---- a training ----
 
 
@@ -238,7 +276,7 @@ class Library(Reply):
 
 TRIALS = [
     Library, *lost_reply_people.TRIALS, *lost_reply_gateway.TRIALS, Adopt, Gpus, FlowOpen, SinkServe, Bad, BestPut, BestGet,
-    TrainedResults, TrainedBest,
+    SamplesAdd, SamplesRemove, SamplesSender, TrainedResults, TrainedBest,
 ]  # fmt: skip
 for kind in TRIALS:
     kind.name = kind.__dict__.get("name", f"{kind.verb} of {kind.by}")

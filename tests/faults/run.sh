@@ -51,7 +51,7 @@ EVALQ_TEST_BUILD=$(pwd)/build/test
 PYTHONDONTWRITEBYTECODE=1
 export EVALQ_TEST_BUILD PYTHONDONTWRITEBYTECODE
 failed=0
-for name in ${sets:-campaign syscalls allocations redis_states clocks disks descriptors replies planted_secrets model_servers}; do
+for name in ${sets:-campaign syscalls allocations redis_states clocks disks descriptors replies planted_secrets samples model_servers}; do
     if [ ! -f "tests/faults/$name.py" ]; then
         [ -z "$sets" ] || { echo "faults: there is no set '$name'" >&2; exit 2; }
         continue

@@ -202,6 +202,38 @@ static void buffer_json_double_reads_back_exactly(void **state)
     evq_buffer_free(&buffer);
 }
 
+/* Random doubles of every size, and those around powers of ten, where the number of digits changes.
+ */
+static void buffer_json_double_reads_back_random_values(void **state)
+{
+    uint64_t seed = 7;
+    struct evq_buffer buffer;
+
+    (void)state;
+    evq_buffer_init(&buffer, 0);
+    for (int i = 0; i < 400000; i++) {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        double value = ldexp(1.0 + (double)(seed >> 12) / 4503599627370496.0, i % 120 - 60);
+        if (i % 5 == 0) {
+            value = pow(10, i % 30 - 12);
+            value = nextafter(value, (seed & 1) != 0 ? 0.0 : INFINITY);
+        } else if (i % 5 == 1) {
+            value = (double)(float)value;
+        }
+        value = (seed & 2) != 0 ? -value : value;
+        evq_buffer_clear(&buffer);
+        evq_buffer_json_double(&buffer, value);
+        const char *text = evq_buffer_string(&buffer);
+        char *end = NULL;
+        if (strtod(text, &end) != value || *end != '\0' || strlen(text) > 24) {
+            fail_msg("seed 7, number %d: %.17g was written as %s", i, value, text);
+        }
+    }
+    evq_buffer_free(&buffer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +243,7 @@ int main(void)
         cmocka_unit_test(buffer_utf8_follows_the_standard),
         cmocka_unit_test(buffer_json_is_valid_json_for_any_bytes),
         cmocka_unit_test(buffer_json_double_reads_back_exactly),
+        cmocka_unit_test(buffer_json_double_reads_back_random_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
