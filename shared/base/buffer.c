@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shared/base/arena.h"
+#include "shared/base/decimal.h"
 
 #define BUFFER_BYTES_MAX ((size_t)64 << 20)
 
@@ -273,19 +274,8 @@ void evq_buffer_json_double(struct evq_buffer *buffer, double value)
         evq_buffer_integer(buffer, (int64_t)value); // The same digits, ten times as fast.
         return;
     }
-    char text[64];
-    char out[64];
-    size_t used = 0;
-    (void)snprintf(text, sizeof text, "%.17g",
-                   value); // At most 24 characters, whatever the locale.
-    for (const char *c = text; *c != '\0'; c++) {
-        if ((*c >= '0' && *c <= '9') || *c == '-' || *c == '+' || *c == 'e') {
-            out[used++] = *c;
-        } else if (used > 0 && out[used - 1] != '.') {
-            out[used++] = '.'; // A host process may use a locale with a decimal comma.
-        }
-    }
-    evq_buffer_append(buffer, out, used);
+    char text[EVQ_DECIMAL_BYTES];
+    evq_buffer_append(buffer, text, evq_decimal_write(value, text));
 }
 
 const char *evq_buffer_string(struct evq_buffer *buffer)

@@ -11,7 +11,8 @@
 #include "shared/base/hex.h"
 
 #define OUT_BYTES   ((size_t)64 << 10)
-#define GZIP_WINDOW (15 + 16) // Asks zlib for a gzip header, whose time is 0.
+#define HELD_BYTES  ((size_t)64 << 10) // zlib is called for so many bytes: each call has a cost.
+#define GZIP_WINDOW (15 + 16)          // Asks zlib for a gzip header, whose time is 0.
 
 struct evq_samples_writer {
     struct evq_samples_header header;
@@ -20,7 +21,7 @@ struct evq_samples_writer {
     bool deflating;
     z_stream stream;
     XXH3_state_t *hash;
-    struct evq_buffer line;
+    struct evq_buffer held; // Lines that zlib has not got yet.
     int64_t bytes;
     int64_t items;
     struct evq_buffer names; // The score names of the first item, each with its NUL.
@@ -66,15 +67,20 @@ static enum evq_status write_out(struct evq_samples_writer *writer, const void *
     return EVQ_OK;
 }
 
-static enum evq_status line_out(struct evq_samples_writer *writer, struct evq_error *err)
+/* Gives the lines to zlib, if there are more than bytes_kept. */
+static enum evq_status held_out(struct evq_samples_writer *writer, size_t bytes_kept,
+                                struct evq_error *err)
 {
-    if (writer->line.failed) {
-        return writer->line.full
-                   ? evq_error_set(err, EVQ_E_LIMIT, "a sample takes more than %zu MiB",
-                                   EVQ_SAMPLES_LINE_BYTES_MAX >> 20)
-                   : evq_error_set(err, EVQ_E_NOMEM, "no memory for a sample");
+    enum evq_status status = EVQ_OK;
+
+    if (writer->held.failed) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a sample");
     }
-    return write_out(writer, writer->line.data, writer->line.bytes, Z_NO_FLUSH, err);
+    if (writer->held.bytes > bytes_kept) {
+        status = write_out(writer, writer->held.data, writer->held.bytes, Z_NO_FLUSH, err);
+        evq_buffer_clear(&writer->held);
+    }
+    return status;
 }
 
 enum evq_status evq_samples_writer_open(const char *directory,
@@ -90,7 +96,7 @@ enum evq_status evq_samples_writer_open(const char *directory,
     }
     writer->header = *header;
     writer->file.fd = -1;
-    evq_buffer_init(&writer->line, EVQ_SAMPLES_LINE_BYTES_MAX);
+    evq_buffer_init(&writer->held, HELD_BYTES + EVQ_SAMPLES_LINE_BYTES_MAX);
     evq_buffer_init(&writer->names, 0);
     writer->hash = XXH3_createState();
     // Level 1 takes a third of the time of the default and makes the file a quarter larger.
@@ -107,8 +113,7 @@ enum evq_status evq_samples_writer_open(const char *directory,
         status = evq_temporary_file_open(writer->path, &writer->file, err);
     }
     if (status == EVQ_OK) {
-        evq_samples_header_write(header, &writer->line);
-        status = line_out(writer, err);
+        evq_samples_header_write(header, &writer->held);
     }
 out:
     if (status != EVQ_OK) {
@@ -212,18 +217,24 @@ enum evq_status evq_samples_writer_add(struct evq_samples_writer *writer,
         return status;
     }
     writer->items++;
-    evq_buffer_clear(&writer->line);
-    evq_sample_write(sample, &writer->line);
-    return line_out(writer, err);
+    const size_t before = writer->held.bytes;
+    evq_sample_write(sample, &writer->held);
+    if (writer->held.full || writer->held.bytes - before > EVQ_SAMPLES_LINE_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "a sample takes more than %zu MiB",
+                             EVQ_SAMPLES_LINE_BYTES_MAX >> 20);
+    }
+    return held_out(writer, HELD_BYTES, err);
 }
 
 enum evq_status evq_samples_writer_finish(struct evq_samples_writer *writer, char ret_digest[33],
                                           int64_t *ret_bytes, struct evq_error *err)
 {
-    evq_buffer_clear(&writer->line);
-    // zlib keeps the CRC-32 of all bytes before this line, because gzip needs it too.
-    evq_samples_end_write(writer->items, (uint32_t)writer->stream.adler, &writer->line);
-    enum evq_status status = line_out(writer, err);
+    enum evq_status status = held_out(writer, 0, err);
+    if (status == EVQ_OK) {
+        // zlib keeps the CRC-32 of all bytes before this line, because gzip needs it too.
+        evq_samples_end_write(writer->items, (uint32_t)writer->stream.adler, &writer->held);
+        status = held_out(writer, 0, err);
+    }
     if (status == EVQ_OK) {
         status = write_out(writer, NULL, 0, Z_FINISH, err);
     }
@@ -249,7 +260,7 @@ void evq_samples_writer_free(struct evq_samples_writer *writer)
         (void)deflateEnd(&writer->stream);
     }
     XXH3_freeState(writer->hash);
-    evq_buffer_free(&writer->line);
+    evq_buffer_free(&writer->held);
     evq_buffer_free(&writer->names);
     free(writer->seen);
     free(writer);

@@ -11,8 +11,13 @@
 
 static void write_id(int64_t number, const void *input, size_t bytes, char out[ID_BYTES])
 {
-    (void)snprintf(out, ID_BYTES, "%" PRId64 "-%016llx", number,
-                   (unsigned long long)XXH3_64bits(input, bytes));
+    const uint64_t hash = XXH3_64bits(input, bytes);
+    size_t used = (size_t)snprintf(out, ID_BYTES, "%" PRId64 "-", number);
+
+    for (int shift = 60; shift >= 0; shift -= 4) {
+        out[used++] = "0123456789abcdef"[(hash >> shift) & 15];
+    }
+    out[used] = '\0';
 }
 
 static const struct evq_sample empty = {.logprob = (double)NAN, .tokens = -1};

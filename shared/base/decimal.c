@@ -1,0 +1,105 @@
+#include "shared/base/decimal.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DIGITS   17
+#define LARGEST  UINT64_C(100000000000000000) // 10^17: one digit too many.
+#define FAST_MIN 1e-10                        // 10^26 is the largest power that this needs.
+#define FAST_MAX 1e15
+
+/* Powers of ten that a long double of 64 or more bits holds exactly. */
+static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,
+                                     1e7L,  1e8L,  1e9L,  1e10L, 1e11L, 1e12L, 1e13L,
+                                     1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L,
+                                     1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
+
+/*
+ * Computes the 17 digits of a value between FAST_MIN and FAST_MAX, and the exponent of the first
+ * one. The product is exact to 2^-64 of itself, which is less than 1/128 of the last digit. So the
+ * digits are at most 0.51 units of the last one away, which is less than half of the distance
+ * between two doubles: they read back exactly.
+ */
+static uint64_t digits_of(double value, int *ret_exponent)
+{
+    int binary = 0;
+
+    (void)frexp(value, &binary);
+    int exponent = (int)floor((binary - 1) * 0.30102999566398120); // Of ten; one too low at times.
+    uint64_t digits = (uint64_t)llrintl((long double)value * powers[DIGITS - 1 - exponent]);
+    if (digits >= LARGEST) {
+        exponent++;
+        digits = (uint64_t)llrintl((long double)value * powers[DIGITS - 1 - exponent]);
+    }
+    *ret_exponent = exponent;
+    return digits;
+}
+
+/* The same as "%.17g" without a locale: d.ddde-05 below 1e-4, otherwise a plain number. */
+static size_t place_digits(uint64_t digits, int exponent, char *out)
+{
+    char text[DIGITS];
+    size_t count = DIGITS;
+    size_t used = 0;
+
+    for (size_t i = DIGITS; i-- > 0; digits /= 10) {
+        text[i] = (char)('0' + digits % 10);
+    }
+    while (count > 1 && text[count - 1] == '0') {
+        count--;
+    }
+    const bool scientific = exponent < -4;
+    const size_t whole = scientific ? 1 : exponent < 0 ? 0 : (size_t)exponent + 1;
+    if (whole == 0) {
+        memcpy(out, "0.0000", 6);
+        used = 1 + (size_t)-exponent; // "0." and the zeros before the first digit.
+    }
+    for (size_t i = 0; i < count || i < whole; i++) {
+        if (i == whole && whole > 0) {
+            out[used++] = '.';
+        }
+        out[used++] = i < count ? text[i] : '0';
+    }
+    if (scientific) {
+        const char power[] = {'e', '-', (char)('0' - exponent / 10), (char)('0' - exponent % 10)};
+        memcpy(out + used, power, sizeof power);
+        used += sizeof power;
+    }
+    return used;
+}
+
+static size_t print(double value, char out[EVQ_DECIMAL_BYTES])
+{
+    char text[64];
+    size_t used = 0;
+
+    (void)snprintf(text, sizeof text, "%.17g", value); // At most 24 characters.
+    for (const char *c = text; *c != '\0'; c++) {
+        if ((*c >= '0' && *c <= '9') || *c == '-' || *c == '+' || *c == 'e') {
+            out[used++] = *c;
+        } else if (used > 0 && out[used - 1] != '.') {
+            out[used++] = '.'; // A host process may use a locale with a decimal comma.
+        }
+    }
+    return used;
+}
+
+size_t evq_decimal_write(double value, char out[EVQ_DECIMAL_BYTES])
+{
+    int exponent = 0;
+    size_t sign = 0;
+
+    if (LDBL_MANT_DIG < 64 || !(fabs(value) >= FAST_MIN && fabs(value) < FAST_MAX)) {
+        return print(value, out);
+    }
+    if (value < 0) {
+        out[sign++] = '-';
+        value = -value;
+    }
+    const uint64_t digits = digits_of(value, &exponent);
+    return sign + place_digits(digits, exponent, out + sign);
+}
