@@ -86,6 +86,13 @@ class ComposeTest(unittest.TestCase):
         for name in ("worker", "worker-gpu", "gateway", "logger"):
             self.assertIn("${EVALQ_CHECKPOINTS:-./checkpoints}:/checkpoints:ro", self.services[name]["volumes"], name)
 
+    def test_the_gateway_reads_the_samples_that_the_logger_writes(self) -> None:
+        self.assertIn("${EVALQ_RESULTS:-results}:/results", self.services["logger"]["volumes"])
+        self.assertIn("${EVALQ_RESULTS:-results}:/results:ro", self.services["gateway"]["volumes"])
+        with open(os.path.join(DEPLOY, "evalq.yaml"), encoding="utf-8") as file:
+            samples = yaml.safe_load(file)["samples"]
+        self.assertEqual(samples, {"directory": "/results/samples", "send": True})
+
     def test_each_program_has_its_own_role_and_its_secret_alone_by_file(self) -> None:
         words = [BIN + "/evalq", "--url", "unix:///nowhere/at.all", "admin", "acl"]
         done = subprocess.run(words, text=True, capture_output=True, check=True)
