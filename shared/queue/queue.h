@@ -407,8 +407,6 @@ enum evq_status evq_queue_sink_open(struct evq_queue *queue, const char *sink,
 enum evq_status evq_queue_sink_serve(struct evq_queue *queue, const char *sink, const char *logger,
                                      const char *place, char ret_other[EVQ_SINK_PLACE_BYTES_MAX],
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
-                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_entry { // One entry of the results stream.
     char id[32];   // Stream id.

@@ -94,12 +94,6 @@ enum evq_status evq_queue_sink_serve(struct evq_queue *queue, const char *sink, 
     return status;
 }
 
-enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
-                                      struct evq_error *err)
-{
-    return call_sink(queue, "sink_remove", sink, err);
-}
-
 enum evq_status evq_queue_sink_replay(struct evq_queue *queue, const char *sink,
                                       struct evq_error *err)
 {

@@ -570,7 +570,7 @@ static void stream_that_was_lost_is_a_loss_of_every_sink(void **state)
     key_spoil(fx, "results");
     assert_status(evq_queue_sink_replay(fx->queue, "jsonl", NULL), EVQ_OK);
     key_spoil(fx, "results");
-    assert_status(evq_queue_sink_remove(fx->queue, "jsonl", NULL), EVQ_OK);
+    fixture_sink_remove(fx, "jsonl");
     fixture_audit(fx);
 }
 

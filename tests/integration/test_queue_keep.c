@@ -336,7 +336,7 @@ static void trim_waits_for_every_sink_but_the_silent(void **state)
     assert_holds(json, "\"why\":\"silent\"");
     assert_holds(json, "\"sink\":\"slow\"");
     free(json);
-    assert_status(evq_queue_sink_remove(fx->queue, "slow", NULL), EVQ_OK);
+    fixture_sink_remove(fx, "slow");
     fixture_finish(fx, "r/400/regular/quick", 0.7);
     read_all(fx, "fast", 2, true);
     assert_int_equal(fixture_entries(fx), 0);

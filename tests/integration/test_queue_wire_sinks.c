@@ -113,7 +113,7 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     free_entries(entries, count);
     assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 2, "disk full", &err), EVQ_OK,
                       &err);
-    assert_status_err(evq_queue_sink_remove(fx->queue, "b", &err), EVQ_OK, &err);
+    fixture_sink_remove(fx, "b");
     assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 0, "", &err), EVQ_OK, &err);
     assert_int_equal(fixture_entries(fx), 0);
     assert_status(evq_queue_sink_ack(fx->queue, "b", entries, 0, "", &err), EVQ_E_NOT_FOUND);
@@ -159,7 +159,7 @@ static void queue_sink_tells_who_serves_it(void **state)
     assert_int_equal(strlen(other), EVQ_SINK_PLACE_BYTES_MAX - 1);
     assert_status(evq_queue_sink_serve(fx->queue, "served", "a b", "", other, &err), EVQ_E_INVALID);
     assert_status(evq_queue_sink_serve(fx->queue, "none", "a", "", other, &err), EVQ_E_NOT_FOUND);
-    assert_status_err(evq_queue_sink_remove(fx->queue, "served", &err), EVQ_OK, &err);
+    fixture_sink_remove(fx, "served");
 }
 
 static void queue_sink_read_sets_aside_what_is_no_result(void **state)

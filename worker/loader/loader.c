@@ -52,11 +52,6 @@ void evq_loader_drop(struct evq_loader *loader)
     evq_staging_ring_drop(loader->ring);
 }
 
-uint64_t evq_loader_allocations(const struct evq_loader *loader)
-{
-    return evq_staging_ring_allocations(loader->ring);
-}
-
 void evq_loader_watch(struct evq_loader *loader, const struct evq_progress *progress)
 {
     loader->progress = progress;

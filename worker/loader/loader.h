@@ -44,9 +44,6 @@ enum evq_status evq_loader_fill(struct evq_loader *loader, const struct evq_chec
 /* Returns the loader's buffers to the backend. The next load takes new ones. */
 void evq_loader_drop(struct evq_loader *loader);
 
-/* Buffers taken from the backend so far. A second checkpoint of the same shapes takes no more. */
-uint64_t evq_loader_allocations(const struct evq_loader *loader);
-
 struct evq_backend {
     const struct evq_backend_ops *ops;
     const char *name; // The name in results: "cpu" or "cuda".

@@ -1,7 +1,6 @@
 #include "worker/loader/small_tensors.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "shared/checkpoint/checkpoint_builder.h"
@@ -31,7 +30,6 @@ struct evq_small_tensors {
     // The memory of all runs. The first thread allocates it, because malloc() would give each
     // reader an arena of its own.
     uint8_t *block;
-    atomic_uint reads;
 };
 
 static int by_place(const void *left, const void *right)
@@ -188,7 +186,6 @@ static enum evq_status run_read(struct evq_small_tensors *small, struct run *run
                        tensor->bytes);
     }
     run->read = true;
-    atomic_fetch_add(&small->reads, 1);
     return EVQ_OK;
 }
 
@@ -214,9 +211,4 @@ enum evq_status evq_small_tensors_find(struct evq_small_tensors *small,
     }
     (void)pthread_mutex_unlock(&run->lock);
     return status;
-}
-
-uint32_t evq_small_tensors_reads(const struct evq_small_tensors *small)
-{
-    return atomic_load(&small->reads);
 }

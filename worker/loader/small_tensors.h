@@ -24,7 +24,4 @@ enum evq_status evq_small_tensors_find(struct evq_small_tensors *small,
                                        const struct evq_tensor *tensor, const uint8_t **ret_bytes,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Number of reads of a file so far. */
-uint32_t evq_small_tensors_reads(const struct evq_small_tensors *small);
-
 #endif

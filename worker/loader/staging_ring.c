@@ -21,7 +21,6 @@ struct evq_staging_ring {
     void *state;
     int32_t threads;
     struct buffer buffers[BUFFERS_MAX];
-    uint64_t allocations;
 };
 
 struct slot { // What a reader put into a buffer.
@@ -86,11 +85,6 @@ void evq_staging_ring_free(struct evq_staging_ring *ring)
     }
 }
 
-uint64_t evq_staging_ring_allocations(const struct evq_staging_ring *ring)
-{
-    return ring->allocations;
-}
-
 static enum evq_status grow(struct evq_staging_ring *ring, struct buffer *buffer, size_t bytes,
                             struct evq_error *err)
 {
@@ -104,7 +98,6 @@ static enum evq_status grow(struct evq_staging_ring *ring, struct buffer *buffer
     const enum evq_status status = ring->backend->alloc(ring->state, bytes, &buffer->host, err);
     if (status == EVQ_OK) {
         buffer->bytes = bytes;
-        ring->allocations++;
     }
     return status;
 }

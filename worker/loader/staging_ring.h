@@ -31,7 +31,4 @@ enum evq_status evq_staging_ring_run(struct evq_staging_ring *ring,
 /* Returns all buffers to the backend, because something else needs the memory. */
 void evq_staging_ring_drop(struct evq_staging_ring *ring);
 
-/* Buffers that the backend gave so far. Repeated loads of the same shapes take no more. */
-uint64_t evq_staging_ring_allocations(const struct evq_staging_ring *ring);
-
 #endif

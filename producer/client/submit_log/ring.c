@@ -116,7 +116,6 @@ enum evq_status evq_ring_take(struct evq_ring *ring, uint64_t *cursor, void *out
             ring->corrupt++;
             ring->inherited = tail; // Its length may be wrong, so the next record must be searched.
         }
-        ring->torn += EVQ_RING_ALIGN;
         *cursor += EVQ_RING_ALIGN;
     }
     return EVQ_E_NOT_FOUND;
@@ -146,11 +145,6 @@ uint64_t evq_ring_tail(const struct evq_ring *ring)
 size_t evq_ring_bytes(const struct evq_ring *ring)
 {
     return ring->data_bytes;
-}
-
-uint64_t evq_ring_torn(const struct evq_ring *ring)
-{
-    return ring->torn;
 }
 
 uint64_t evq_ring_corrupt(const struct evq_ring *ring)

@@ -72,8 +72,7 @@ void evq_ring_release(struct evq_ring *ring, uint64_t position);
 
 uint64_t evq_ring_head(const struct evq_ring *ring);
 uint64_t evq_ring_tail(const struct evq_ring *ring);
-size_t evq_ring_bytes(const struct evq_ring *ring);  // Size of the data part.
-uint64_t evq_ring_torn(const struct evq_ring *ring); // Bytes skipped as torn since it was opened.
+size_t evq_ring_bytes(const struct evq_ring *ring); // Size of the data part.
 uint64_t
 evq_ring_corrupt(const struct evq_ring *ring); // Committed records that failed their checksum.
 int evq_ring_fd(const struct evq_ring *ring);  // For fork handlers: a child closes it.

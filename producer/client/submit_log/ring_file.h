@@ -46,7 +46,6 @@ struct evq_ring {
     // Records before this position were left by an earlier owner and may be torn.
     uint64_t inherited;
     uint64_t left; // End of the records that an earlier owner left.
-    uint64_t torn;
     uint64_t corrupt;
     int fd;
     char path[PATH_MAX];

@@ -40,7 +40,6 @@ struct evq_spool {
     uint64_t end;
     uint64_t left; // End of an earlier owner's records. None of them reaches beyond it.
     uint64_t records;
-    uint64_t damaged;
     uint64_t bytes_max;
     char path[PATH_MAX];
     uint8_t record[EVQ_JOB_BYTES_MAX]; // The record read last. Checking needs no allocation.
@@ -109,7 +108,6 @@ static size_t record_find(struct evq_spool *spool, uint64_t *offset)
         if (bytes > 0) {
             return bytes;
         }
-        spool->damaged++;
         *offset = record_search(spool, *offset + 1);
     }
     return 0;
@@ -149,7 +147,6 @@ static enum evq_status spool_recover(struct evq_spool *spool, struct evq_error *
             char aside[PATH_MAX + 8];
             (void)snprintf(aside, sizeof(aside), "%s.bad", spool->path);
             (void)rename(spool->path, aside);
-            spool->damaged++;
         }
         close(spool->fd);
         spool->fd = -1;
@@ -290,9 +287,4 @@ void evq_spool_release(struct evq_spool *spool, uint64_t offset, uint64_t record
 uint64_t evq_spool_records(const struct evq_spool *spool)
 {
     return spool != NULL ? spool->records : 0;
-}
-
-uint64_t evq_spool_damaged(const struct evq_spool *spool)
-{
-    return spool != NULL ? spool->damaged : 0;
 }

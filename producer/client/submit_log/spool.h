@@ -40,6 +40,5 @@ enum evq_status evq_spool_read(struct evq_spool *spool, uint64_t *offset, struct
 void evq_spool_release(struct evq_spool *spool, uint64_t offset, uint64_t records);
 
 uint64_t evq_spool_records(const struct evq_spool *spool); // Not done yet.
-uint64_t evq_spool_damaged(const struct evq_spool *spool); // Damaged places seen so far.
 
 #endif
