@@ -30,7 +30,7 @@ struct jsonl_run {
     int fd;
     off_t bytes;               // Durable content. A failed write is cut back to it.
     struct evq_buffer pending; // Lines that are not yet in the file.
-    struct evq_id_set *keys;   // The keys of all lines, including pending ones.
+    struct evq_id_set keys;    // The keys of all lines, including pending ones.
 };
 
 struct jsonl {
@@ -122,7 +122,7 @@ static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct 
                          : evq_error_set(err, EVQ_E_NOMEM, "the lines of '%s'", path);
             break;
         }
-        status = lines_scan(text.data, text.bytes, run->keys, &whole, err);
+        status = lines_scan(text.data, text.bytes, &run->keys, &whole, err);
         run->bytes += (off_t)whole;
         evq_buffer_consume(&text, whole);
     }
@@ -138,7 +138,7 @@ static void run_close(void *state)
         return;
     }
     evq_file_close(&run->fd); // What matters was synced by flush.
-    evq_id_set_free(run->keys);
+    evq_id_set_clear(&run->keys);
     evq_buffer_free(&run->pending);
     free(run);
 }
@@ -158,11 +158,6 @@ static enum evq_status run_open(void *context, const char *directory, void **ret
     evq_buffer_init(&run->pending, 0);
     (void)snprintf(run->directory, sizeof(run->directory), "%s", directory); // It fits: PATH_MAX.
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, NAME);
-    run->keys = evq_id_set_new(run->directory);
-    if (run->keys == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
-        goto out;
-    }
     run->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (run->fd < 0) {
         status = evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
@@ -248,7 +243,7 @@ static enum evq_status run_add(struct jsonl_run *run, const char *key, size_t ke
     evq_buffer_append(&run->pending, line->data, line->bytes);
     enum evq_status status = run->pending.failed
                                  ? evq_error_set(err, EVQ_E_NOMEM, "lines of '%s'", run->directory)
-                                 : evq_id_set_add(run->keys, key, key_bytes, err);
+                                 : evq_id_set_add(&run->keys, key, key_bytes, err);
     if (status != EVQ_OK) {
         run->pending.bytes = before;
         run->pending.failed = false;
@@ -290,7 +285,6 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
     char key[KEY_BYTES_MAX];
     size_t key_bytes = 0;
     void *found = NULL;
-    bool known = false;
     enum evq_status status = EVQ_OK;
 
     if (sink->pending_bytes >= PENDING_BYTES) {
@@ -304,10 +298,7 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
         status = evq_run_directories_get(sink->dirs, result->run, &found, err);
     }
     struct jsonl_run *run = found;
-    if (status == EVQ_OK) {
-        status = evq_id_set_has(run->keys, key, key_bytes, &known, err);
-    }
-    if (status == EVQ_OK && !known) {
+    if (status == EVQ_OK && !evq_id_set_has(&run->keys, key, key_bytes)) {
         sink->pending_bytes += sink->line.bytes;
         status = run_add(run, key, key_bytes, &sink->line, err);
     }

@@ -246,29 +246,6 @@ bool evq_file_ends_with(const char *path, const char *ending)
     return bytes >= ending_bytes && strcmp(path + bytes - ending_bytes, ending) == 0;
 }
 
-enum evq_status evq_file_unnamed(const char *directory, int *ret_fd, struct evq_error *err)
-{
-    char path[PATH_MAX];
-
-    if (snprintf(path, sizeof(path), "%s/.evalq-scratch.XXXXXX", directory) >= (int)sizeof(path)) {
-        return evq_error_set(err, EVQ_E_LIMIT, "path of a scratch file in '%.80s...' is too long",
-                             directory);
-    }
-    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) { // NFS, older kernels.
-        fd = mkostemp(path, O_CLOEXEC);
-        if (fd >= 0) {
-            (void)unlink(path); // If this fails, only an empty file stays behind.
-        }
-    }
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "make a scratch file in '%s': %s", directory,
-                             strerror(errno));
-    }
-    *ret_fd = fd;
-    return EVQ_OK;
-}
-
 bool evq_file_directory_has_entries(const char *path)
 {
     struct dirent *entry;

@@ -59,9 +59,4 @@ char *evq_file_program_fault(const char *name, int fault, char *out, size_t out_
 bool evq_file_directory_has_entries(const char *path);         // False also if it cannot be read.
 bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
-/* Opens an unnamed temporary file on the file system of directory. It disappears when its
- * descriptor is closed, also when the process is killed. The caller closes it. EVQ_E_LIMIT. */
-enum evq_status evq_file_unnamed(const char *directory, int *ret_fd,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
-
 #endif

@@ -275,34 +275,31 @@ static void sink_jsonl_begins_anew_when_its_directory_was_removed(void **state)
     fixture_dir_remove(directory);
 }
 
-/* The same where the write itself fails first: in memory is no more room for ids, and their table
- * has no directory to lie in. */
+/* The same where the write itself fails first, because there is no memory for its id. */
 static void sink_jsonl_begins_anew_when_a_write_misses_its_directory(void **state)
 {
     (void)state;
-    enum { STEPS = 6000, MORE = 1000 }; // 6,144 ids are held in memory.
+    enum { STEPS = 48 }; // The next id needs a set of 128 slots.
     char directory[64];
     struct evq_sink_context context;
     struct evq_error err;
-    int step = 0;
 
     fixture_dir_make(directory);
     void *sink = opened(directory, &context);
-    while (step < STEPS) {
-        give(sink, step++);
+    for (int step = 0; step < STEPS; step++) {
+        give(sink, step);
     }
     flush(sink);
     fixture_dir_remove(directory);
-    while (step < STEPS + MORE && give_try(sink, step, &err) == EVQ_OK) {
-        step++;
-    }
-    assert_true(step < STEPS + MORE);
-    assert_holds(err.message, "scratch file");
-    for (int again = 0; again <= step; again++) { // As all that was not acknowledged.
+    fixture_memory_refuse(128 * sizeof(uint64_t), 128 * sizeof(uint64_t));
+    assert_status(give_try(sink, STEPS, &err), EVQ_E_NOMEM);
+    assert_int_equal(fixture_memory_give(), 1);
+    assert_holds(err.message, "result ids");
+    for (int again = 0; again <= STEPS; again++) { // As all that was not acknowledged.
         give(sink, again);
     }
     flush(sink);
-    assert_lines(directory, step + 1);
+    assert_lines(directory, STEPS + 1);
     evq_sink_jsonl.close(sink);
     fixture_dir_remove(directory);
 }
