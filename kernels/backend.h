@@ -15,7 +15,7 @@
 
 #include "shared/base/error.h"
 
-#define EVQ_BACKEND_ABI 5
+#define EVQ_BACKEND_ABI 6
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -37,8 +37,6 @@ enum evq_activation {
 enum evq_op_kind {
     EVQ_OP_GEMM, // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n];
                  // out may be residual, not in.
-    EVQ_OP_SCALE_SHIFT, // out[rows, n] = act(in * weight[n] + bias[n]), per column (BatchNorm1d in
-                        // eval form); out may be in.
     // out[rows, n] = scale * weight[token, n] + bias[position, n]; bias is the table of learned
     // positions, or -1. It reads no buffer (in is 0).
     EVQ_OP_EMBEDDING,
@@ -91,9 +89,7 @@ struct evq_op {
     int32_t n, k;         // Number of output and input columns.
     int32_t column, heads, kv_heads, window;
     enum evq_activation activation;
-    // For SCALE_SHIFT without weights: out = in * scale + shift. For other operations see above.
-    float scale, shift;
-    float epsilon;
+    float scale, epsilon;
     const float *frequencies; // For ROPE: n / 2 values; they belong to the model.
     // For CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: does not.
     int32_t top_k;

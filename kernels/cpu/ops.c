@@ -3,20 +3,6 @@
 #include <math.h>
 #include <stddef.h>
 
-void evq_ops_scale_shift(const float *in, size_t in_stride, int32_t rows, int32_t columns,
-                         const float *weight, const float *bias, float scale, float shift,
-                         float *out, size_t out_stride)
-{
-    for (int32_t r = 0; r < rows; r++) {
-        const float *from = in + (size_t)r * in_stride;
-        float *to = out + (size_t)r * out_stride;
-        for (int32_t c = 0; c < columns; c++) {
-            to[c] =
-                from[c] * (weight != NULL ? weight[c] : scale) + (bias != NULL ? bias[c] : shift);
-        }
-    }
-}
-
 static void row_cross_entropy(const float *row, int32_t classes, int32_t label, int32_t top_k,
                               struct evq_row_result *result)
 {

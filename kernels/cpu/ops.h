@@ -1,5 +1,5 @@
 /*
- * Losses, and scaling by column: plain loops over rows that are `stride` floats apart. Any thread.
+ * Losses: plain loops over rows that are `stride` floats apart. Any thread.
  * The CUDA twins in kernels/cuda/ops.h give the same numbers.
  */
 #ifndef EVQ_KERNELS_CPU_OPS_H
@@ -9,12 +9,6 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
-
-/* out[r, c] = in[r, c] * weight[c] + bias[c]; weight and bias NULL: in * scale + shift. out may be
- * in. */
-void evq_ops_scale_shift(const float *in, size_t in_stride, int32_t rows, int32_t columns,
-                         const float *weight, const float *bias, float scale, float shift,
-                         float *out, size_t out_stride);
 
 /*
  * Cross-entropy in nats, the first maximum, and whether the label is among the top_k largest logits

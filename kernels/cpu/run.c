@@ -231,15 +231,6 @@ static void run_op(const struct chunk *chunk, size_t number)
     case EVQ_OP_GEMM:
         run_gemm(chunk, op);
         break;
-    case EVQ_OP_SCALE_SHIFT: {
-        float *out = rows_of(chunk, op->out);
-        const size_t out_stride = state->schedule.buffers[op->out].stride;
-        evq_ops_scale_shift(rows_of(chunk, op->in), in_stride, chunk->rows, op->n,
-                            vector_of(state, op->weight), vector_of(state, op->bias), op->scale,
-                            op->shift, out, out_stride);
-        kernels->activate(out, out_stride, chunk->rows, op->n, op->activation);
-        break;
-    }
     case EVQ_OP_EMBEDDING:
         run_embedding(chunk, op);
         break;

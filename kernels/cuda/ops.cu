@@ -45,40 +45,6 @@ enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t 
     return evq_cuda_status(cudaGetLastError(), "bias_activate launch", err);
 }
 
-__global__ static void scale_shift_kernel(const float *in, int64_t in_stride, int64_t count,
-                                          int32_t columns, const float *weight, const float *bias,
-                                          float scale, float shift, float *out, int64_t out_stride)
-{
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const int64_t row = i / columns;
-        const int64_t column = i % columns;
-        // It is rounded twice, as on the CPU.
-        const float product =
-            __fmul_rn(in[row * in_stride + column], weight != nullptr ? weight[column] : scale);
-        out[row * out_stride + column] = __fadd_rn(product, bias != nullptr ? bias[column] : shift);
-    }
-}
-
-enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t rows,
-                                       int32_t columns, const float *d_weight, const float *d_bias,
-                                       float scale, float shift, const struct evq_cuda_rows *out,
-                                       cudaStream_t stream, struct evq_error *err)
-{
-    assert(rows >= 0);
-    assert(columns > 0);
-    assert(!in->bf16 && !out->bf16);
-    if (rows == 0) {
-        return EVQ_OK;
-    }
-    const int64_t count = (int64_t)rows * columns;
-    EVQ_LAUNCH(scale_shift_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
-               evq_at<float>(in, 0), in->stride, count, columns, d_weight, d_bias, scale, shift,
-               evq_at<float>(out, 0), out->stride);
-    return evq_cuda_status(cudaGetLastError(), "scale_shift launch", err);
-}
-
 __device__ static double warp_sum(double value)
 {
     for (int offset = EVQ_WARP / 2; offset > 0; offset /= 2) {

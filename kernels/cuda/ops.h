@@ -27,12 +27,6 @@ enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t 
                                          cudaStream_t stream,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* out = in * weight + bias. If d_weight or d_bias is NULL, scale or shift is used. */
-enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t rows,
-                                       int32_t columns, const float *d_weight, const float *d_bias,
-                                       float scale, float shift, const struct evq_cuda_rows *out,
-                                       cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
-
 enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int32_t rows,
                                          int32_t classes, const int32_t *d_labels, int32_t top_k,
                                          struct evq_row_result *d_results, cudaStream_t stream,

@@ -19,7 +19,6 @@ static bool stays_fp32(const struct evq_plan *plan, int32_t buffer)
         const struct evq_op *op = &plan->ops[i];
         const bool touched = op->in == buffer || op->out == buffer;
         stays = (op->kind == EVQ_OP_GEMM && op->residual == buffer) ||
-                (op->kind == EVQ_OP_SCALE_SHIFT && touched) ||
                 (op->kind == EVQ_OP_CROSS_ENTROPY && touched) ||
                 (op->kind == EVQ_OP_SQUARED_ERROR && touched);
     }

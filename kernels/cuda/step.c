@@ -299,13 +299,6 @@ static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_o
     cudaStream_t stream = state->stream;
 
     switch (op->kind) {
-    case EVQ_OP_SCALE_SHIFT: {
-        const enum evq_status status = evq_scale_shift_launch(
-            &in, rows, op->n, d_weight, d_bias, op->scale, op->shift, &out, stream, err);
-        return status == EVQ_OK
-                   ? evq_activate_launch(&out, rows, op->n, op->activation, stream, err)
-                   : status;
-    }
     case EVQ_OP_EMBEDDING: {
         const struct evq_cuda_rows table = matrix_of(state, op->weight);
         return evq_embed_launch(state->tokens.d_data, state->positions.d_data, rows, op, &table,

@@ -36,9 +36,8 @@ static enum evq_status find_forms(const struct evq_plan *plan, struct form **ret
     }
     for (size_t i = 0; i < plan->op_count; i++) {
         const struct evq_op *op = &plan->ops[i];
-        const bool has_bias = op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_SCALE_SHIFT ||
-                              op->kind == EVQ_OP_EMBEDDING || op->kind == EVQ_OP_LAYER_NORM ||
-                              op->kind == EVQ_OP_SCORE;
+        const bool has_bias = op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_EMBEDDING ||
+                              op->kind == EVQ_OP_LAYER_NORM || op->kind == EVQ_OP_SCORE;
         const bool has_weight = has_bias || op->kind == EVQ_OP_RMS_NORM;
         note_slot(forms, has_weight ? op->weight : -1, op->kind, true);
         note_slot(forms, has_bias ? op->bias : -1, op->kind, false);

@@ -14,27 +14,26 @@ struct shape {
     int32_t widths[LAYERS_MAX + 1];
     int32_t layers;
     enum evq_activation activation;
-    bool norm;       // A per-column scale and shift behind the first layer.
     bool regression; // Squared errors instead of cross-entropy.
     bool broken;     // A NaN among the inputs.
 };
 
 static const struct shape shapes[] = {
-    {0, {3, 2}, 1, EVQ_ACT_NONE, false, false, false},
-    {1, {1, 2}, 1, EVQ_ACT_NONE, false, false, false},
-    {1, {784, 512, 128, 10}, 3, EVQ_ACT_RELU, false, false, false},
-    {257, {31, 97, 1009}, 2, EVQ_ACT_GELU_ERF, true, false, false},
-    {1021, {784, 512, 128, 10}, 3, EVQ_ACT_RELU, false, false, false},
-    {509, {13, 7, 1}, 2, EVQ_ACT_TANH, true, true, false},
-    {64, {128, 33, 33}, 2, EVQ_ACT_SILU, false, true, false},
-    {67, {127, 65, 31}, 2, EVQ_ACT_SIGMOID, true, false, false},
-    {515, {64, 257, 50257}, 2, EVQ_ACT_GELU_TANH, false, false, false},
-    {33, {17, 19, 5}, 2, EVQ_ACT_RELU, true, false, true},
+    {0, {3, 2}, 1, EVQ_ACT_NONE, false, false},
+    {1, {1, 2}, 1, EVQ_ACT_NONE, false, false},
+    {1, {784, 512, 128, 10}, 3, EVQ_ACT_RELU, false, false},
+    {257, {31, 97, 1009}, 2, EVQ_ACT_GELU_ERF, false, false},
+    {1021, {784, 512, 128, 10}, 3, EVQ_ACT_RELU, false, false},
+    {509, {13, 7, 1}, 2, EVQ_ACT_TANH, true, false},
+    {64, {128, 33, 33}, 2, EVQ_ACT_SILU, true, false},
+    {67, {127, 65, 31}, 2, EVQ_ACT_SIGMOID, false, false},
+    {515, {64, 257, 50257}, 2, EVQ_ACT_GELU_TANH, false, false},
+    {33, {17, 19, 5}, 2, EVQ_ACT_RELU, false, true},
 };
 
 struct plan { // Storage of one plan.
-    struct evq_weight_slot slots[2 * LAYERS_MAX + 2];
-    struct evq_op ops[LAYERS_MAX + 2];
+    struct evq_weight_slot slots[2 * LAYERS_MAX];
+    struct evq_op ops[LAYERS_MAX + 1];
     int32_t columns[LAYERS_MAX + 1];
     struct evq_plan plan;
 };
@@ -58,18 +57,6 @@ static void make_plan(const struct shape *shape, struct plan *out)
                             .k = shape->widths[i],
                             .activation = i + 1 < shape->layers ? shape->activation : EVQ_ACT_NONE};
         slots += 2;
-        if (i == 0 && shape->norm) {
-            out->slots[slots] = (struct evq_weight_slot){"scale", 1, n};
-            out->slots[slots + 1] = (struct evq_weight_slot){"shift", 1, n};
-            out->ops[ops++] = (struct evq_op){.kind = EVQ_OP_SCALE_SHIFT,
-                                              .in = 1,
-                                              .out = 1,
-                                              .weight = (int32_t)slots,
-                                              .bias = (int32_t)slots + 1,
-                                              .n = n,
-                                              .activation = shape->activation};
-            slots += 2;
-        }
     }
     const int32_t last = shape->widths[shape->layers];
     out->ops[ops++] =

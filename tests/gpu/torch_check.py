@@ -17,7 +17,7 @@ from typing import Any, Dict, List
 import torch
 
 # As enum evq_op_kind and enum evq_activation of kernels/backend.h count.
-GEMM, SCALE_SHIFT, EMBEDDING, LAYER_NORM, RMS_NORM, ROPE, ATTENTION, GATE, SCORE = range(9)
+GEMM, EMBEDDING, LAYER_NORM, RMS_NORM, ROPE, ATTENTION, GATE, SCORE = range(8)
 ACTIVATIONS = [
     lambda x: x,
     torch.relu,

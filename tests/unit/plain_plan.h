@@ -184,14 +184,6 @@ static void plain_op_row(const struct plain *plain, const struct evq_op *op, int
                      (op->residual != 0 ? plain_row(plain, op->residual, row)[c] : 0.0);
         }
         break;
-    case EVQ_OP_SCALE_SHIFT:
-        for (int32_t c = 0; c < op->n; c++) {
-            out[c] =
-                plain_activate(in[c] * plain_weight(plain, op->weight, 0, c, (double)op->scale) +
-                                   plain_weight(plain, op->bias, 0, c, (double)op->shift),
-                               op->activation);
-        }
-        break;
     case EVQ_OP_EMBEDDING:
         for (int32_t c = 0; c < op->n; c++) {
             out[c] =

@@ -287,20 +287,6 @@ static void ops_nan_is_never_correct_and_never_lost(void **unused)
     assert_true(isnan(results[0].loss) && isnan(results[0].abs_loss));
 }
 
-static void ops_scale_shift_uses_weights_or_scalars(void **unused)
-{
-    (void)unused;
-    float values[] = {1.0f, 2.0f, 3.0f, 4.0f};
-    const float weight[] = {2.0f, -1.0f};
-    const float bias[] = {0.5f, 1.0f};
-    float out[4];
-
-    evq_ops_scale_shift(values, 2, 2, 2, NULL, NULL, 0.5f, 1.0f, out, 2);
-    assert_true(out[0] == 1.5f && out[1] == 2.0f && out[2] == 2.5f && out[3] == 3.0f);
-    evq_ops_scale_shift(values, 2, 2, 2, weight, bias, 9.0f, 9.0f, values, 2);
-    assert_true(values[0] == 2.5f && values[1] == -1.0f && values[2] == 6.5f && values[3] == -3.0f);
-}
-
 static void kernels_cpu_refuses_bad_labels_and_plans(void **unused)
 {
     (void)unused;
@@ -489,7 +475,6 @@ int main(void)
         cmocka_unit_test(ops_cross_entropy_equals_plain_loops_for_odd_shapes),
         cmocka_unit_test(ops_cross_entropy_takes_first_maximum_and_survives_extremes),
         cmocka_unit_test(ops_nan_is_never_correct_and_never_lost),
-        cmocka_unit_test(ops_scale_shift_uses_weights_or_scalars),
         cmocka_unit_test(kernels_cpu_refuses_bad_labels_and_plans),
         cmocka_unit_test(kernels_cpu_keeps_values_and_memory_when_shapes_stay),
         cmocka_unit_test(activations_stay_within_their_stated_errors),

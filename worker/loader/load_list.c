@@ -7,7 +7,6 @@
 #define ALIGNMENT    64
 #define UNUSED_MAX   4096 // Most unused tensors that are hashed while the others load.
 #define UNUSED_BYTES ((uint64_t)64 << 10) // Smaller unused tensors are hashed at the end.
-#define NORM_VECTORS 4                    // The vectors weight, bias, mean and variance.
 
 static enum evq_status add(struct evq_load_list *list, const struct evq_load_piece *piece,
                            struct evq_error *err)
@@ -112,14 +111,10 @@ static enum evq_status add_vector(const struct evq_model *model, const struct ev
                                    .source = source,
                                    .count = count,
                                    .rows = 1,
-                                   .room = NORM_VECTORS * columns * sizeof(float)};
+                                   .room = columns * sizeof(float)};
 
     for (size_t i = 0; i < count; i++) {
-        const struct evq_tensor *parts[NORM_VECTORS] = {source[i].tensor, source[i].bias,
-                                                        source[i].mean, source[i].variance};
-        for (size_t k = 0; k < NORM_VECTORS; k++) {
-            piece.bytes += parts[k] != NULL ? parts[k]->bytes : 0;
-        }
+        piece.bytes += source[i].tensor->bytes;
     }
     return add(list, &piece, err);
 }

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,41 +217,6 @@ static enum evq_status read_f32(const struct evq_piece_reader *reader,
                : evq_checkpoint_read_f32(reader->checkpoint, tensor, out, count, err);
 }
 
-/* Fills `out` with `missing` if an optional tensor does not exist. */
-static enum evq_status read_vector(const struct evq_piece_reader *reader,
-                                   const struct evq_tensor *tensor, float missing, size_t count,
-                                   float *out, struct evq_error *err)
-{
-    if (tensor != NULL) {
-        return read_f32(reader, tensor, out, count, err);
-    }
-    for (size_t i = 0; i < count; i++) {
-        out[i] = missing;
-    }
-    return EVQ_OK;
-}
-
-/* out has room for four vectors: weight, bias, mean, variance. The values of the slot end up in the
- * first. */
-static enum evq_status read_norm(const struct evq_piece_reader *reader,
-                                 const struct evq_source *norm, size_t count, float *out,
-                                 struct evq_error *err)
-{
-    const struct evq_tensor *parts[] = {norm->tensor, norm->bias, norm->mean, norm->variance};
-    static const float missing[] = {1.0f, 0.0f, 0.0f, 1.0f};
-    enum evq_status status = EVQ_OK;
-
-    for (size_t i = 0; i < 4 && status == EVQ_OK; i++) {
-        status = read_vector(reader, parts[i], missing[i], count, out + i * count, err);
-    }
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        const double scale = (double)out[i] / sqrt((double)out[3 * count + i] + norm->eps);
-        const double shift = (double)out[count + i] - (double)out[2 * count + i] * scale;
-        out[i] = (float)(norm->kind == EVQ_SOURCE_NORM_SCALE ? scale : shift);
-    }
-    return status;
-}
-
 static enum evq_status read_vectors(const struct evq_piece_reader *reader,
                                     const struct evq_load_piece *piece, float *out,
                                     struct evq_error *err)
@@ -263,10 +227,6 @@ static enum evq_status read_vectors(const struct evq_piece_reader *reader,
         const struct evq_source *part = &piece->source[i];
         const size_t count = (size_t)part->rows;
         float *place = out + part->first_row;
-        if (part->kind == EVQ_SOURCE_NORM_SCALE || part->kind == EVQ_SOURCE_NORM_SHIFT) {
-            status = read_norm(reader, part, count, place, err);
-            continue;
-        }
         status = read_f32(reader, part->tensor, place, count, err);
         if (status == EVQ_OK && part->kind == EVQ_SOURCE_ONE_PLUS) {
             one_plus(place, count);

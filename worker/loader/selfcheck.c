@@ -115,8 +115,9 @@ static const struct evq_op token_ops[] = {
 };
 
 static const struct evq_weight_slot sample_slots[] = {
-    {"first", HIDDEN, WIDTH}, {"first bias", 1, HIDDEN}, {"scale", 1, HIDDEN},
-    {"shift", 1, HIDDEN},     {"last", CLASSES, HIDDEN},
+    {"first", HIDDEN, WIDTH},
+    {"first bias", 1, HIDDEN},
+    {"last", CLASSES, HIDDEN},
 };
 static const int32_t sample_columns[] = {WIDTH, HIDDEN, CLASSES};
 
@@ -130,17 +131,10 @@ static const int32_t sample_columns[] = {WIDTH, HIDDEN, CLASSES};
          .n = HIDDEN,                                                                              \
          .k = WIDTH,                                                                               \
          .activation = EVQ_ACT_GELU_ERF},                                                          \
-            {.kind = EVQ_OP_SCALE_SHIFT,                                                           \
-             .in = 1,                                                                              \
-             .out = 1,                                                                             \
-             .weight = 2,                                                                          \
-             .bias = 3,                                                                            \
-             .n = HIDDEN,                                                                          \
-             .activation = EVQ_ACT_RELU},                                                          \
             {.kind = EVQ_OP_GEMM,                                                                  \
              .in = 1,                                                                              \
              .out = 2,                                                                             \
-             .weight = 4,                                                                          \
+             .weight = 2,                                                                          \
              .bias = -1,                                                                           \
              .n = CLASSES,                                                                         \
              .k = HIDDEN},                                                                         \

@@ -49,8 +49,7 @@ static int by_place(const void *left, const void *right)
 
 static size_t add(struct evq_small_tensors *small, size_t count, const struct evq_tensor *tensor)
 {
-    if (tensor == NULL || !tensor->contiguous || tensor->bytes == 0 ||
-        tensor->bytes > TENSOR_BYTES_MAX) {
+    if (!tensor->contiguous || tensor->bytes == 0 || tensor->bytes > TENSOR_BYTES_MAX) {
         return count;
     }
     if (small->tensors != NULL) {
@@ -59,7 +58,6 @@ static size_t add(struct evq_small_tensors *small, size_t count, const struct ev
     return count + 1;
 }
 
-/* Some tensors come up twice: the parts of a norm serve its scale and its shift. */
 static size_t add_all(struct evq_small_tensors *small, const struct evq_load_list *list)
 {
     size_t count = 0;
@@ -67,11 +65,7 @@ static size_t add_all(struct evq_small_tensors *small, const struct evq_load_lis
     for (size_t i = 0; i < list->count; i++) {
         const struct evq_load_piece *piece = &list->pieces[i];
         for (size_t k = 0; piece->kind == EVQ_LOAD_VECTOR && k < piece->count; k++) {
-            const struct evq_source *source = &piece->source[k];
-            count = add(small, count, source->tensor);
-            count = add(small, count, source->bias);
-            count = add(small, count, source->mean);
-            count = add(small, count, source->variance);
+            count = add(small, count, piece->source[k].tensor);
         }
     }
     return count;

@@ -1,9 +1,8 @@
 /*
- * Plain multi-layer perceptrons from a state dict: matrices, biases of the same name, and
- * BatchNorm1d in evaluation mode. A state dict does not tell which activation is between the
- * layers, on which side of a norm it is, or in which order the layers run, unless their names are
- * numbered. evalq does not guess any of this. The options activation, norm and layers tell it; if
- * an option that would change the result is missing, the checkpoint is refused.
+ * Plain multi-layer perceptrons from a state dict: matrices, and biases of the same name. A state
+ * dict does not tell which activation is between the layers, or in which order the layers run,
+ * unless their names are numbered. evalq does not guess this. The options activation and layers
+ * tell it; if an option that would change the result is missing, the checkpoint is refused.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -18,17 +17,12 @@
 
 #define MODULES_MAX 4096
 
-// The tensors that share a name up to the last dot: a Linear, or a BatchNorm1d if it has running
-// values.
-struct module {
+struct module { // The tensors that share a name up to the last dot: a Linear.
     const char *name;
     size_t name_bytes;
     const struct evq_tensor *weight;
-    const struct evq_tensor *bias;
-    const struct evq_tensor *mean;
-    const struct evq_tensor *variance;
-    int32_t in, out; // For a norm both are the same.
-    bool norm;
+    const struct evq_tensor *bias; // NULL: it has none.
+    int32_t in, out;
 };
 
 struct mlp { // The model while it is inferred.
@@ -36,18 +30,14 @@ struct mlp { // The model while it is inferred.
     struct evq_model *model;
     struct module *modules;
     size_t count;
-    size_t linears;
     enum evq_activation activation;
     bool has_activation; // The options name the activation.
-    bool norm_after;     // The norm follows the activation instead of the matrix.
-    bool has_norm;       // The options say where the norm is.
-    double eps;
     size_t op_count, slot_count;
 };
 
-static const char *const option_keys[] = {"family",   "activation",    "prefix",   "key",  "base",
-                                          "adapter",  "layers",        "layers.#", "norm", "ignore",
-                                          "ignore.#", "batchnorm_eps", NULL};
+static const char *const option_keys[] = {"family", "activation", "prefix", "key",
+                                          "base",   "adapter",    "layers", "layers.#",
+                                          "ignore", "ignore.#",   NULL};
 
 static const struct {
     const char *name;
@@ -69,15 +59,8 @@ static const char *option(const struct mlp *mlp, const char *key, const char *fa
 
 static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
 {
-    const struct evq_task_config *task = mlp->request->task;
     const char *activation = option(mlp, "activation", NULL);
-    const char *norm = option(mlp, "norm", NULL);
 
-    const enum evq_status status = evq_task_options_number(
-        task->model, task->model_count, "batchnorm_eps", "model", 1e-5, &mlp->eps, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
     for (size_t i = 0; activation != NULL && i < sizeof(activations) / sizeof(activations[0]);
          i++) {
         if (strcmp(activations[i].name, activation) == 0) {
@@ -92,13 +75,6 @@ static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
             "sigmoid or none",
             activation);
     }
-    if (norm != NULL && strcmp(norm, "before") != 0 && strcmp(norm, "after") != 0) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "model: norm is '%s', expected before or after (the activation)",
-                             norm);
-    }
-    mlp->has_norm = norm != NULL;
-    mlp->norm_after = norm != NULL && strcmp(norm, "after") == 0;
     return EVQ_OK;
 }
 
@@ -126,16 +102,11 @@ static enum evq_status take_tensor(struct mlp *mlp, const struct evq_tensor *ten
     const char *leaf = dot != NULL ? dot + 1 : name;
     const int32_t rank_max = strcmp(leaf, "weight") == 0 ? 2 : 1;
 
-    if (strcmp(leaf, "num_batches_tracked") == 0) {
-        return EVQ_OK; // An evaluation does not need it.
-    }
-    if (strcmp(leaf, "weight") != 0 && strcmp(leaf, "bias") != 0 &&
-        strcmp(leaf, "running_mean") != 0 && strcmp(leaf, "running_var") != 0) {
-        return evq_error_set(
-            err, EVQ_E_UNSUPPORTED,
-            "tensor '%s' has no place in a plain MLP: expected names that end in weight, bias, "
-            "running_mean or running_var (model: {ignore: [NAME]} leaves it out)",
-            tensor->name);
+    if (strcmp(leaf, "weight") != 0 && strcmp(leaf, "bias") != 0) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "tensor '%s' has no place in a plain MLP: expected names that end in "
+                             "weight or bias (model: {ignore: [NAME]} leaves it out)",
+                             tensor->name);
     }
     if (!evq_dtype_is_float(tensor->dtype)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "tensor '%s' is %s, expected floating point",
@@ -159,57 +130,32 @@ static enum evq_status take_tensor(struct mlp *mlp, const struct evq_tensor *ten
         return evq_error_set(err, EVQ_E_LIMIT, "'%s' holds more than %d layers",
                              mlp->request->checkpoint->path, MODULES_MAX);
     }
-    const struct evq_tensor **part = strcmp(leaf, "weight") == 0         ? &module->weight
-                                     : strcmp(leaf, "bias") == 0         ? &module->bias
-                                     : strcmp(leaf, "running_mean") == 0 ? &module->mean
-                                                                         : &module->variance;
-    *part = tensor;
+    *(strcmp(leaf, "weight") == 0 ? &module->weight : &module->bias) = tensor;
     return EVQ_OK;
-}
-
-static enum evq_status expect_length(const struct evq_tensor *tensor, int32_t length,
-                                     const char *of, struct evq_error *err)
-{
-    if (tensor == NULL || tensor->shape[0] == length) {
-        return EVQ_OK;
-    }
-    return evq_error_set(err, EVQ_E_INVALID,
-                         "tensor '%s' has shape [%" PRId64 "], expected [%d] as '%s' has",
-                         tensor->name, tensor->shape[0], (int)length, of);
 }
 
 static enum evq_status check_module(struct module *module, struct evq_error *err)
 {
     const int name_bytes = (int)module->name_bytes;
 
-    module->norm = module->mean != NULL || module->variance != NULL;
-    if (module->norm && (module->mean == NULL || module->variance == NULL)) {
-        return evq_error_set(err, EVQ_E_INVALID, "tensor '%.*s.%s' is missing beside '%s'",
-                             name_bytes, module->name,
-                             module->mean == NULL ? "running_mean" : "running_var",
-                             module->mean == NULL ? module->variance->name : module->mean->name);
-    }
-    if (!module->norm && module->weight == NULL) {
+    if (module->weight == NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "tensor '%.*s%sweight' is missing beside '%s'",
                              name_bytes, module->name, name_bytes > 0 ? "." : "",
                              module->bias->name);
     }
-    if (module->norm != (module->weight == NULL || module->weight->rank == 1)) {
+    if (module->weight->rank != 2) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "tensor '%s' has 1 dimension, expected 2 (only Linear is handled)",
+                             module->weight->name);
+    }
+    module->out = (int32_t)module->weight->shape[0];
+    module->in = (int32_t)module->weight->shape[1];
+    if (module->bias != NULL && module->bias->shape[0] != module->out) {
         return evq_error_set(
-            err, EVQ_E_UNSUPPORTED,
-            "tensor '%s' has %d dimensions, expected %s (only Linear and BatchNorm1d are handled)",
-            module->weight->name, (int)module->weight->rank,
-            module->norm ? "1 beside running_mean" : "2");
+            err, EVQ_E_INVALID, "tensor '%s' has shape [%" PRId64 "], expected [%d] as '%s' has",
+            module->bias->name, module->bias->shape[0], (int)module->out, module->weight->name);
     }
-    const struct evq_tensor *first = module->norm ? module->mean : module->weight;
-    module->out = (int32_t)first->shape[0];
-    module->in = module->norm ? module->out : (int32_t)first->shape[1];
-    enum evq_status status = expect_length(module->bias, module->out, first->name, err);
-    if (status == EVQ_OK && module->norm) {
-        status = expect_length(module->weight, module->out, first->name, err);
-    }
-    return status == EVQ_OK ? expect_length(module->variance, module->out, first->name, err)
-                            : status;
+    return EVQ_OK;
 }
 
 static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
@@ -231,12 +177,11 @@ static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
     }
     for (size_t i = 0; i < mlp->count && status == EVQ_OK; i++) {
         status = check_module(&mlp->modules[i], err);
-        mlp->linears += !mlp->modules[i].norm;
     }
     if (status == EVQ_OK) {
         status = evq_weights_tell_ignored(&ignored, mlp->model, err);
     }
-    if (status == EVQ_OK && mlp->linears == 0) {
+    if (status == EVQ_OK && mlp->count == 0) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "'%s' holds no matrix%s%s%s, so no MLP can be made of it",
                              checkpoint->path, prefix_bytes > 0 ? " under the prefix '" : "",
@@ -291,18 +236,12 @@ static enum evq_status check_chain(const struct mlp *mlp, struct evq_error *err)
     for (size_t i = 1; i < mlp->count; i++) {
         const struct module *before = &mlp->modules[i - 1];
         const struct module *after = &mlp->modules[i];
-        const char *name = after->norm ? after->mean->name : after->weight->name;
         if (after->in != before->out) {
             return evq_error_set(
                 err, EVQ_E_INVALID,
                 "'%s' takes %d values, but '%s' before it gives %d (model: {layers: ...} sets "
                 "another order)",
-                name, (int)after->in, before->norm ? before->mean->name : before->weight->name,
-                (int)before->out);
-        }
-        if (after->norm && before->norm) {
-            return evq_error_set(err, EVQ_E_INVALID,
-                                 "norm '%s' follows another norm, expected a matrix between", name);
+                after->weight->name, (int)after->in, before->weight->name, (int)before->out);
         }
     }
     return EVQ_OK;
@@ -354,28 +293,14 @@ static enum evq_status order(struct mlp *mlp, struct evq_error *err)
 /* The file does not tell what is between two matrices. */
 static enum evq_status check_between(const struct mlp *mlp, struct evq_error *err)
 {
-    size_t seen = 0;
-
-    if (mlp->linears > 1 && !mlp->has_activation) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "'%s' holds %zu matrices, and a state dict does not say which "
-                             "activation lies between them: add it to the task (model: "
-                             "{activation: relu}; or tanh, gelu, gelu_tanh, silu, sigmoid, none)",
-                             mlp->request->checkpoint->path, mlp->linears);
+    if (mlp->count < 2 || mlp->has_activation) {
+        return EVQ_OK;
     }
-    for (size_t i = 0; i < mlp->count; i++) {
-        const struct module *module = &mlp->modules[i];
-        seen += !module->norm;
-        if (module->norm && seen > 0 && seen < mlp->linears && !mlp->has_norm &&
-            mlp->activation != EVQ_ACT_NONE) {
-            return evq_error_set(err, EVQ_E_INVALID,
-                                 "a state dict does not say on which side of the norm '%.*s' the "
-                                 "activation stands: add it to the task (model: {norm: before}, "
-                                 "where the norm comes first, or {norm: after})",
-                                 (int)module->name_bytes, module->name);
-        }
-    }
-    return EVQ_OK;
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "'%s' holds %zu matrices, and a state dict does not say which activation "
+                         "lies between them: add it to the task (model: {activation: relu}; or "
+                         "tanh, gelu, gelu_tanh, silu, sigmoid, none)",
+                         mlp->request->checkpoint->path, mlp->count);
 }
 
 struct output { // The plan's arrays while they are filled.
@@ -402,52 +327,22 @@ static int32_t add_slot(struct mlp *mlp, struct output *out, const char *name, i
 static void add_module(struct mlp *mlp, struct output *out, const struct module *module,
                        int32_t *buffer, enum evq_activation activation)
 {
-    struct evq_op op = {.in = *buffer,
-                        .weight = -1,
+    const struct evq_source weight = {.kind = EVQ_SOURCE_TENSOR, .tensor = module->weight};
+    const struct evq_source bias = {.kind = EVQ_SOURCE_TENSOR, .tensor = module->bias};
+    struct evq_op op = {.kind = EVQ_OP_GEMM,
+                        .in = *buffer,
+                        .out = *buffer == 1 ? 2 : 1,
                         .bias = -1,
                         .n = module->out,
                         .k = module->in,
                         .activation = activation};
 
-    if (module->norm) {
-        struct evq_source source = {.kind = EVQ_SOURCE_NORM_SCALE,
-                                    .tensor = module->weight,
-                                    .bias = module->bias,
-                                    .mean = module->mean,
-                                    .variance = module->variance,
-                                    .eps = mlp->eps};
-        op.kind = EVQ_OP_SCALE_SHIFT;
-        op.out = *buffer == 0 ? 1 : *buffer;
-        op.weight = add_slot(mlp, out, module->variance->name, 1, module->out, &source);
-        source.kind = EVQ_SOURCE_NORM_SHIFT;
-        op.bias = add_slot(mlp, out, module->mean->name, 1, module->out, &source);
-    } else {
-        const struct evq_source weight = {.kind = EVQ_SOURCE_TENSOR, .tensor = module->weight};
-        const struct evq_source bias = {.kind = EVQ_SOURCE_TENSOR, .tensor = module->bias};
-        op.kind = EVQ_OP_GEMM;
-        op.out = *buffer == 1 ? 2 : 1;
-        op.weight = add_slot(mlp, out, module->weight->name, module->out, module->in, &weight);
-        if (module->bias != NULL) {
-            op.bias = add_slot(mlp, out, module->bias->name, 1, module->out, &bias);
-        }
+    op.weight = add_slot(mlp, out, module->weight->name, module->out, module->in, &weight);
+    if (module->bias != NULL) {
+        op.bias = add_slot(mlp, out, module->bias->name, 1, module->out, &bias);
     }
     *buffer = op.out;
     out->ops[mlp->op_count++] = op;
-}
-
-/* The activation follows each matrix except the last, or the norm after that matrix. */
-static enum evq_activation activation_of(const struct mlp *mlp, size_t at, size_t linears_seen)
-{
-    const bool norm = mlp->modules[at].norm;
-    const bool norm_next = at + 1 < mlp->count && mlp->modules[at + 1].norm;
-
-    if (linears_seen == mlp->linears || linears_seen == 0) {
-        return EVQ_ACT_NONE;
-    }
-    if (norm) {
-        return mlp->norm_after ? EVQ_ACT_NONE : mlp->activation;
-    }
-    return norm_next && !mlp->norm_after ? EVQ_ACT_NONE : mlp->activation;
 }
 
 static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
@@ -461,7 +356,6 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
         .sources = evq_arena_array(arena, 2 * mlp->count, sizeof(*out.sources)),
     };
     int32_t buffer = 0;
-    size_t linears_seen = 0;
 
     if (columns == NULL || out.ops == NULL || out.slots == NULL || out.sources == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", mlp->count);
@@ -470,8 +364,8 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
     columns[0] = model->inputs;
     for (size_t i = 0; i < mlp->count; i++) {
         const struct module *module = &mlp->modules[i];
-        linears_seen += !module->norm;
-        add_module(mlp, &out, module, &buffer, activation_of(mlp, i, linears_seen));
+        const bool last = i + 1 == mlp->count; // No activation follows it.
+        add_module(mlp, &out, module, &buffer, last ? EVQ_ACT_NONE : mlp->activation);
         columns[buffer] = module->out > columns[buffer] ? module->out : columns[buffer];
         model->outputs = module->out;
     }

@@ -280,9 +280,7 @@ bool evq_model_same_weights(const struct evq_model *a, const struct evq_model *b
         const struct evq_source *x = &a->sources[i];
         const struct evq_source *y = &b->sources[i];
         if (x->slot != y->slot || x->first_row != y->first_row || x->rows != y->rows ||
-            x->kind != y->kind || x->transposed != y->transposed || x->tensor != y->tensor ||
-            x->bias != y->bias || x->mean != y->mean || x->variance != y->variance ||
-            x->eps != y->eps) {
+            x->kind != y->kind || x->transposed != y->transposed || x->tensor != y->tensor) {
             return false;
         }
     }

@@ -11,22 +11,16 @@
 #include "shared/config/config.h"
 
 enum evq_source_kind {
-    EVQ_SOURCE_TENSOR,     // The tensor itself, in its own type if the backend accepts it.
-    EVQ_SOURCE_ONE_PLUS,   // 1 + the tensor.
-    EVQ_SOURCE_NORM_SCALE, // tensor / sqrt(variance + eps), for each column.
-    EVQ_SOURCE_NORM_SHIFT  // bias - mean * tensor / sqrt(variance + eps).
+    EVQ_SOURCE_TENSOR,  // The tensor itself, in its own type if the backend accepts it.
+    EVQ_SOURCE_ONE_PLUS // 1 + the tensor.
 };
 
 struct evq_source { // Where the values of a part of one weight slot come from.
     int32_t slot;
     int32_t first_row, rows; // Rows of the slot; for a slot of one row, its elements.
     enum evq_source_kind kind;
-    bool transposed;                 // The tensor is [columns, rows], as Conv1D stores it.
-    const struct evq_tensor *tensor; // For NORM_*, NULL means 1.
-    const struct evq_tensor *bias;   // For NORM_SHIFT, NULL means 0. Unused otherwise.
-    const struct evq_tensor *mean;
-    const struct evq_tensor *variance;
-    double eps;
+    bool transposed; // The tensor is [columns, rows], as Conv1D stores it.
+    const struct evq_tensor *tensor;
 };
 
 struct evq_model {
