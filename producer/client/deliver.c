@@ -67,15 +67,11 @@ static bool pin_directory(const struct evq_sender *sender, const struct evq_job 
                           char out[PATH_MAX])
 {
     const size_t bytes = job->pin == NULL ? 0 : evq_job_pin_bytes(job->pin);
-    const struct evq_config *config = evq_prepare_roots(sender);
+    const struct evq_root *root =
+        bytes > 0 ? evq_config_root_find(evq_prepare_roots(sender), job->root) : NULL;
 
-    for (size_t at = 0; bytes > 0 && at < config->root_count; at++) {
-        const struct evq_root *root = &config->roots[at];
-        if (strcmp(root->name, job->root) == 0) {
-            return snprintf(out, PATH_MAX, "%s/%.*s", root->path, (int)bytes, job->pin) < PATH_MAX;
-        }
-    }
-    return false;
+    return root != NULL &&
+           snprintf(out, PATH_MAX, "%s/%.*s", root->path, (int)bytes, job->pin) < PATH_MAX;
 }
 
 /*

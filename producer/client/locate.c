@@ -9,49 +9,18 @@
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
 
-/* Finds the longest root whose real directory contains the real path, for roots behind symbolic
- * links. */
-static bool real_root_match(const struct evq_config *config, struct evq_place *place)
-{
-    size_t longest = 0;
-
-    for (size_t at = 0; at < config->root_count; at++) {
-        char root[PATH_MAX];
-        if (realpath(config->roots[at].path, root) == NULL) {
-            continue;
-        }
-        size_t bytes = strcmp(root, "/") == 0 ? 0 : strlen(root);
-        if ((longest == 0 || bytes > longest) && strncmp(place->real, root, bytes) == 0 &&
-            (place->real[bytes] == '/' || place->real[bytes] == '\0')) {
-            place->root = &config->roots[at];
-            place->path = place->real[bytes] == '\0' ? "." : place->real + bytes + 1;
-            longest = bytes;
-        }
-    }
-    return place->root != NULL;
-}
-
 enum evq_status evq_place_find(const struct evq_config *config, const char *path,
                                struct evq_place *ret_place, struct evq_error *err)
 {
     struct evq_place *place = ret_place;
-    const size_t bytes = strlen(path);
-    const bool plain =
-        strstr(path, "/../") == NULL && (bytes < 3 || strcmp(path + bytes - 3, "/..") != 0);
-    enum evq_status status = EVQ_E_NOT_FOUND;
 
     place->root = NULL;
     place->root_fd = -1;
     place->is_held = false;
-    if (plain) {
-        status = evq_config_root_resolve(config, path, &place->root, &place->path, err);
-    }
+    const enum evq_status status =
+        evq_config_root_resolve(config, path, place->real, &place->root, &place->path, err);
     if (status != EVQ_OK) {
-        place->root = NULL;
-        if (realpath(path, place->real) == NULL || !real_root_match(config, place)) {
-            // This is final, unless a part of the path is not there yet.
-            return plain ? status : evq_error_set(err, EVQ_E_NOT_FOUND, "no root holds '%s'", path);
-        }
+        return status; // This is final, unless a part of the path is not there yet.
     }
     place->root_fd = open(place->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (place->root_fd < 0) { // A missing descriptor or permission says nothing about the root.

@@ -6,6 +6,7 @@
 #ifndef EVQ_SHARED_CONFIG_CONFIG_H
 #define EVQ_SHARED_CONFIG_CONFIG_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -224,12 +225,18 @@ void evq_config_checkpoint_path(const struct evq_config *config, const char *che
 /*
  * Finds the longest root that contains an absolute path, by whole components and through symbolic
  * links. EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path
- * points into absolute_path or, if a link was followed, into the config's arena, so only one thread
- * at a time may call this. It is "." if the path is the root itself.
+ * points into absolute_path or, if a link was followed, into real. It is "." if the path is the
+ * root itself. Any thread.
  */
 enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
-                                        const struct evq_root **ret_root, const char **ret_path,
+                                        char real[PATH_MAX], const struct evq_root **ret_root,
+                                        const char **ret_path,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Opens the directories of the configured roots, at most fds_max, and returns how many it opened. A
+ * directory that does not exist is skipped. */
+size_t evq_config_roots_open(const struct evq_config *config, int *fds, size_t fds_max);
+
 /* Returns the nearest of words by edit distance, or NULL if none is near. */
 const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
 /* Writes "did you mean 'a'? There are a, b, c" for a word that is none of words, or "there is

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -118,27 +119,19 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
 }
 
 enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
-                                        const struct evq_root **ret_root, const char **ret_path,
-                                        struct evq_error *err)
+                                        char real[PATH_MAX], const struct evq_root **ret_root,
+                                        const char **ret_path, struct evq_error *err)
 {
     struct match match = {0};
-    char real[PATH_MAX];
 
     if (absolute_path[0] != '/') {
         return evq_error_set(err, EVQ_E_INVALID, "'%.200s' is not an absolute path", absolute_path);
     }
-    bool dots = has_dots(absolute_path);
-    if (!dots) {
+    if (!has_dots(absolute_path)) {
         match_path(config, absolute_path, &match);
     }
     if (match.root == NULL && realpath(absolute_path, real) != NULL) {
         match_path(config, real, &match);
-        if (match.root != NULL) {
-            match.tail = evq_arena_strdup(config->arena, match.tail);
-            if (match.tail == NULL) {
-                return evq_error_set(err, EVQ_E_NOMEM, "'%.200s'", absolute_path);
-            }
-        }
     }
     if (match.root == NULL) {
         return fail_unmatched(config, absolute_path, err);
@@ -146,4 +139,15 @@ enum evq_status evq_config_root_resolve(const struct evq_config *config, const c
     *ret_root = match.root;
     *ret_path = match.tail[0] != '\0' ? match.tail : ".";
     return EVQ_OK;
+}
+
+size_t evq_config_roots_open(const struct evq_config *config, int *fds, size_t fds_max)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < config->root_count && count < fds_max; i++) {
+        fds[count] = open(config->roots[i].path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        count += fds[count] >= 0;
+    }
+    return count;
 }

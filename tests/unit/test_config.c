@@ -1,3 +1,4 @@
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -465,7 +466,9 @@ static void assert_matches(const struct evq_config *config, const char *path, co
     struct evq_error err = {EVQ_OK, ""};
     const struct evq_root *found = NULL;
     const char *tail = NULL;
-    assert_status_err(evq_config_root_resolve(config, path, &found, &tail, &err), EVQ_OK, &err);
+    char real[PATH_MAX];
+    assert_status_err(evq_config_root_resolve(config, path, real, &found, &tail, &err), EVQ_OK,
+                      &err);
     assert_string_equal(found->name, root);
     assert_string_equal(tail, rest);
 }
@@ -479,6 +482,7 @@ static void config_root_match_takes_the_longest_by_component(void **state)
     const struct evq_root *found = NULL;
     const char *tail = NULL;
     const char *here = place->folder->path;
+    char real[PATH_MAX];
 
     fixture_folder_mkdir(place->folder, "data");
     fixture_folder_mkdir(place->folder, "data/run");
@@ -503,19 +507,21 @@ static void config_root_match_takes_the_longest_by_component(void **state)
     assert_matches(config, path, "run", "x");
     (void)snprintf(path, sizeof path, "%s/data/../data/run/./x", here);
     assert_matches(config, path, "run", "x");
-    assert_status(evq_config_root_resolve(config, "/gone/farther/a", &found, &tail, &err),
+    assert_status(evq_config_root_resolve(config, "/gone/farther/a", real, &found, &tail, &err),
                   EVQ_E_NOT_FOUND);
     assert_holds(err.message,
                  "'/gone/farther/a' lies beneath no root; add to /etc/evalq/evalq.yaml: roots: "
                  "{farther: /gone/farther} (present: data=");
-    assert_status(evq_config_root_resolve(config, "/gone/far/../a", &found, &tail, &err),
+    assert_status(evq_config_root_resolve(config, "/gone/far/../a", real, &found, &tail, &err),
                   EVQ_E_NOT_FOUND);
-    assert_status(evq_config_root_resolve(config, "relative", &found, &tail, &err), EVQ_E_INVALID);
+    assert_status(evq_config_root_resolve(config, "relative", real, &found, &tail, &err),
+                  EVQ_E_INVALID);
     assert_null(found);
     evq_config_free(config);
     config = parsed("");
-    assert_status(evq_config_root_resolve(config, "/home/me/run 1/step-5.pt", &found, &tail, &err),
-                  EVQ_E_NOT_FOUND);
+    assert_status(
+        evq_config_root_resolve(config, "/home/me/run 1/step-5.pt", real, &found, &tail, &err),
+        EVQ_E_NOT_FOUND);
     assert_holds(err.message, "(present: none)");
     assert_holds(err.message, "roots: {run-1-");
     assert_holds(err.message, ": /home/me/run 1}");

@@ -50,12 +50,8 @@ enum evq_status evq_base_roots_open(struct evq_base_roots *roots, const struct e
         }
         roots->fds[roots->count++] = fd;
     }
-    for (size_t i = 0; i < config->root_count && roots->count < EVQ_BASE_ROOTS_MAX; i++) {
-        const int fd = open(config->roots[i].path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) { // A missing root is skipped.
-            roots->fds[roots->count++] = fd;
-        }
-    }
+    roots->count +=
+        evq_config_roots_open(config, roots->fds + roots->count, EVQ_BASE_ROOTS_MAX - roots->count);
     *ret_base = roots->base;
     return EVQ_OK;
 }

@@ -17,7 +17,8 @@
 struct located { // A checkpoint beneath a root.
     const struct evq_root *root;
     char absolute[PATH_MAX];
-    const char *path; // Relative to the root; points into absolute.
+    char real[PATH_MAX];
+    const char *path; // Relative to the root; points into absolute or real.
 };
 
 const char *evq_submission_answer(enum evq_submit_answer answer)
@@ -178,13 +179,14 @@ static enum evq_status locate(struct evq_cli *cli, const char *path, struct loca
         while (end > 1 && ret->absolute[end - 1] == '/') {
             ret->absolute[--end] = '\0';
         }
-        if (end > 0 && evq_config_root_resolve(cli->config, ret->absolute, &ret->root, &ret->path,
-                                               NULL) == EVQ_OK) {
+        if (end > 0 && evq_config_root_resolve(cli->config, ret->absolute, ret->real, &ret->root,
+                                               &ret->path, NULL) == EVQ_OK) {
             return EVQ_OK;
         }
     }
     memcpy(ret->absolute, real, strlen(real) + 1);
-    return evq_config_root_resolve(cli->config, ret->absolute, &ret->root, &ret->path, err);
+    return evq_config_root_resolve(cli->config, ret->absolute, ret->real, &ret->root, &ret->path,
+                                   err);
 }
 
 static enum evq_status inspect(const struct located *at, struct evq_ready *ready,

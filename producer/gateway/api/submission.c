@@ -1,5 +1,6 @@
 #include "producer/gateway/api/submission.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -58,15 +59,14 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
 
 /* Sets root and path. For an absolute path, finds the longest root that contains it. */
 static void read_place(struct evq_body *body, const struct evq_config *config,
-                       struct evq_http_request *request, struct evq_submission *s)
+                       struct evq_submission *s)
 {
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_config local = *config; // So that the match allocates in the request's arena.
     const struct evq_root *root = NULL;
+    char real[PATH_MAX];
     const char *path = keep(body, s->job, evq_body_text(body, "path", ""));
     const char *name = evq_body_text(body, "root", "");
 
-    local.arena = request->arena;
     if (path[0] == '\0') {
         evq_body_fail(body, "'path' is missing: name the checkpoint");
     } else if (path[0] != '/' && name[0] == '\0') {
@@ -79,7 +79,7 @@ static void read_place(struct evq_body *body, const struct evq_config *config,
     if (path[0] != '/' || body->failed) {
         return;
     }
-    if (evq_config_root_resolve(&local, path, &root, &path, &err) != EVQ_OK) {
+    if (evq_config_root_resolve(config, path, real, &root, &path, &err) != EVQ_OK) {
         evq_body_fail(body, "%s", err.message);
         return;
     }
@@ -130,7 +130,7 @@ bool evq_submission_read(const struct evq_config *config, struct evq_http_reques
     bool good = evq_body_open(&body, request, reply, known);
     if (good) {
         read_names(&body, &s);
-        read_place(&body, config, request, &s);
+        read_place(&body, config, &s);
         read_needs(&body, s.job);
         read_wishes(&body, &s);
         good = !body.failed;

@@ -7,21 +7,6 @@
 
 #define ROOTS_MAX 64 // Roots in which the base of an adapter is searched.
 
-/* Opens the directories of the configured roots, which may contain an adapter's base. A missing
- * directory is skipped. */
-static size_t open_roots(const struct evq_config *config, int *fds)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; config != NULL && i < config->root_count && count < ROOTS_MAX; i++) {
-        const int fd = open(config->roots[i].path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) {
-            fds[count++] = fd;
-        }
-    }
-    return count;
-}
-
 static enum evq_status open_path(const struct evq_eval_request *request,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_checkpoint **ret_checkpoint, struct evq_error *err)
@@ -53,7 +38,8 @@ enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *reques
         .root_fds = root_fds,
     };
 
-    options.root_count = open_roots(request->config, root_fds);
+    options.root_count =
+        request->config != NULL ? evq_config_roots_open(request->config, root_fds, ROOTS_MAX) : 0;
     const enum evq_status status = open_path(request, &options, ret_checkpoint, err);
     for (size_t i = 0; i < options.root_count; i++) {
         (void)close(root_fds[i]); // They are directories, so a failed close loses nothing.
