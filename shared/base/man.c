@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char exit_codes[] =
@@ -50,36 +51,26 @@ static void help_options(const struct evq_option *table, FILE *out)
     }
 }
 
-static void help_character(char character, FILE *out)
-{
-    (void)fputc(character, out);
-}
-
 /* Prints every use of the command, one per line: "Usage: evalq-worker eval PATH". */
-static void print_uses(const struct evq_man *man, const char *first, const char *next,
-                       const char *after, void (*character)(char, FILE *), FILE *out)
+static void help_uses(const struct evq_man *man, FILE *out)
 {
-    const char *before = first;
+    const char *before = "Usage: ";
 
     for (const char *use = man->usage;; use++) {
         const size_t bytes = strcspn(use, "\n");
-        (void)fprintf(out, "%s%s%s", before, man->command, after);
-        for (size_t i = 0; i < bytes; i++) {
-            character(use[i], out);
-        }
-        (void)fputc('\n', out);
+        (void)fprintf(out, "%s%s %.*s\n", before, man->command, (int)bytes, use);
         use += bytes;
         if (*use == '\0') {
             return;
         }
-        before = next;
+        before = "       ";
     }
 }
 
 void evq_man_help(const struct evq_man *man, FILE *out)
 {
     (void)fprintf(out, "%s: %s\n\n", man->command, man->summary);
-    print_uses(man, "Usage: ", "       ", " ", help_character, out);
+    help_uses(man, out);
     (void)fputs("\n  ", out);
     help_text(man->description, 2, 2, out);
     if (man->list != NULL) {
@@ -105,99 +96,53 @@ void evq_man_help(const struct evq_man *man, FILE *out)
     help_text(exit_codes, 2, 2, out);
 }
 
-/* Escapes a character that roff would print differently, so that it can be copied and typed. */
-static void page_character(char character, FILE *out)
+/* Prints text for roff as it is: lines are not filled, and no character becomes another. */
+static void page_text(const char *text, FILE *out)
 {
     static const char special[] = "\\-'`~^";
     static const char *const escapes[] = {"e", "-", "(aq", "(ga", "(ti", "(ha"};
-    const char *at = strchr(special, character);
-
-    if (at != NULL && character != '\0') {
-        (void)fprintf(out, "\\%s", escapes[at - special]);
-    } else {
-        (void)fputc(character, out);
-    }
-}
-
-/*
- * Prints text for roff: an empty line begins a paragraph, and no line begins with a roff request.
- */
-static void page_text(const char *text, FILE *out)
-{
     bool line_start = true;
-    for (const char *at = text; *at != '\0'; at++) {
-        if (at[0] == '\n' && at[1] == '\n') {
-            (void)fputs("\n.PP\n", out);
-            at++;
-            line_start = true;
-            continue;
-        }
-        if (line_start && *at == '.') {
-            (void)fputs("\\&", out);
-        }
-        page_character(*at, out);
-        line_start = *at == '\n';
-    }
-    (void)fputc('\n', out);
-}
 
-static void page_options(const struct evq_option *table, FILE *out)
-{
-    for (const struct evq_option *o = table; o->name != NULL; o++) {
-        (void)fputs(".TP\n", out);
-        if (o->letter != 0) {
-            (void)fprintf(out, "\\fB\\-%c\\fR, ", o->letter);
+    for (; *text != '\0'; text++) {
+        const char *at = strchr(special, *text);
+        if (line_start && *text == '.') {
+            (void)fputs("\\&", out); // Otherwise roff takes the line for a request.
         }
-        (void)fputs("\\fB\\-\\-", out);
-        for (const char *at = o->name; *at != '\0'; at++) {
-            page_character(*at, out);
+        if (at != NULL) {
+            (void)fprintf(out, "\\%s", escapes[at - special]);
+        } else {
+            (void)fputc(*text, out);
         }
-        (void)fputs("\\fR", out);
-        if (o->value != NULL) {
-            (void)fprintf(out, " \\fI%s\\fR", o->value);
-        }
-        (void)fputc('\n', out);
-        page_text(o->help, out);
+        line_start = *text == '\n';
     }
 }
 
-static void page_print(const struct evq_man *man, FILE *out)
+/* The page is the text of --help, under the headings that `man` and `apropos` need. */
+static enum evq_status page_print(const struct evq_man *man, FILE *out, struct evq_error *err)
 {
+    char *help = NULL;
+    size_t bytes = 0;
+    FILE *memory = open_memstream(&help, &bytes);
+
+    if (memory == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "the manual page of %s", man->name);
+    }
+    evq_man_help(man, memory);
+    if (fclose(memory) != 0) {
+        free(help);
+        return evq_error_set(err, EVQ_E_NOMEM, "the manual page of %s", man->name);
+    }
     (void)fputs(".TH ", out);
     for (const char *at = man->name; *at != '\0'; at++) {
         (void)fputc(toupper((unsigned char)*at), out);
     }
-    // Names of options and variables are not hyphenated.
-    (void)fputs(" 1 \"\" \"evalq " EVQ_VERSION "\" \"evalq\"\n.nh\n.ad l\n.SH NAME\n", out);
-    (void)fprintf(out, "%s \\- ", man->name);
+    (void)fprintf(out, " 1 \"\" \"evalq " EVQ_VERSION "\" \"evalq\"\n.SH NAME\n%s \\- ", man->name);
     page_text(man->summary, out);
-    (void)fputs(".SH SYNOPSIS\n", out);
-    print_uses(man, "\\fB", ".br\n\\fB", "\\fR ", page_character, out);
-    (void)fputs(".SH DESCRIPTION\n", out);
-    page_text(man->description, out);
-    if (man->list != NULL) {
-        (void)fprintf(out, ".SH \"%s\"\n", man->list_title);
-        for (const struct evq_man_item *item = man->list; item->name != NULL; item++) {
-            (void)fprintf(out, ".TP\n\\fB%s\\fR\n", item->name);
-            page_text(item->text, out);
-        }
-    }
-    (void)fputs(".SH OPTIONS\n", out);
-    for (size_t i = 0; man->options[i] != NULL; i++) {
-        page_options(man->options[i], out);
-    }
-    (void)fputs(".SS \"Common options\"\n", out);
-    for (size_t i = 0; man->common[i] != NULL; i++) {
-        page_options(man->common[i], out);
-    }
-    (void)fputs(".SH ENVIRONMENT\n", out);
-    page_text(man->environment, out);
-    (void)fputs(".SH \"EXIT STATUS\"\n", out);
-    page_text(exit_codes, out);
-    (void)fputs(".SH \"SEE ALSO\"\n"
-                "\\fBevalq\\fR(1), \\fBevalq\\-worker\\fR(1), \\fBevalq\\-logger\\fR(1), "
-                "\\fBevalq\\-gateway\\fR(1)\n",
-                out);
+    (void)fputs("\n.SH DESCRIPTION\n.nf\n", out);
+    page_text(help, out);
+    (void)fputs(".fi\n", out);
+    free(help);
+    return EVQ_OK;
 }
 
 enum evq_status evq_man_write(const struct evq_man *man, const char *directory,
@@ -213,10 +158,10 @@ enum evq_status evq_man_write(const struct evq_man *man, const char *directory,
     if (out == NULL) {
         return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
     }
-    page_print(man, out);
+    const enum evq_status status = page_print(man, out, err);
     const bool failed = ferror(out) != 0;
-    if (fclose(out) != 0 || failed) {
+    if ((fclose(out) != 0 || failed) && status == EVQ_OK) {
         return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
     }
-    return EVQ_OK;
+    return status;
 }

@@ -482,13 +482,13 @@ static void man_pages_are_written_for_every_verb(void **state)
     char path[256];
     (void)snprintf(path, sizeof path, "%s/out", site->dir);
     EXPECT(site, 0, "--write-man", path);
-    assert_true(fixture_file_holds(site->dir, "out/evalq.1", "\\fBsubmit") > 0);
+    assert_true(fixture_file_holds(site->dir, "out/evalq.1", "  submit ") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-submit.1", "\\-\\-suite") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".TH EVALQ-ADMIN 1") > 0);
-    // Words that a user types are printed literally and are not hyphenated.
+    // Words that a user types are printed literally, on lines that are not filled.
     assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", "NAME [\\-\\-cap N]") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-logs.1", "a job\\(aqs last attempt") > 0);
-    assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".nh") > 0);
+    assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".nf") > 0);
     EXPECT(site, 1, "--write-man", "/nowhere");
 }
 
