@@ -188,12 +188,9 @@ EVALQ_API int evalq_client_best_metric(struct evalq_client *client, const char *
                                        double *ret_value, int64_t *ret_step, char *path_out,
                                        size_t path_bytes, char *metric_out, size_t metric_bytes,
                                        int timeout_ms);
-/* Ends the waiting job of this step, variant ("" or NULL: "regular") and suite as skipped, with the
- * reason. EVALQ_OK: the job has ended, by this call or earlier. EVALQ_BUSY: a worker runs it, so it
- * continues. EVALQ_NOT_FOUND: Redis does not have it now. */
-EVALQ_API int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char *variant,
-                                    const char *suite, const char *reason, int timeout_ms);
-/* The same for a job whose id evalq_client_job() returned. */
+/* Ends a waiting job, whose id evalq_client_job() returned, as skipped with the reason. EVALQ_OK:
+ * the job has ended, by this call or earlier. EVALQ_BUSY: a worker runs it, so it continues.
+ * EVALQ_NOT_FOUND: Redis does not have it now. */
 EVALQ_API int evalq_client_withdraw_job(struct evalq_client *client, const char *job,
                                         const char *reason, int timeout_ms);
 /* Writes to job_out the id of the job that the suite got for this client's newest submit of the

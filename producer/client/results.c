@@ -63,8 +63,8 @@ static int call_timeout(int64_t deadline_ms)
 }
 
 /* Opens the connection at its first use. The caller holds the lock. */
-static enum evq_status results_open(struct evalq_client *client, int64_t deadline_ms,
-                                    struct evq_error *err)
+static enum evq_status connection_open(struct evalq_client *client, int64_t deadline_ms,
+                                       struct evq_error *err)
 {
     const struct evq_config *config = client->sender->config;
     int call_ms = call_timeout(deadline_ms);
@@ -87,6 +87,27 @@ static enum evq_status results_open(struct evalq_client *client, int64_t deadlin
     }
     client->call_ms = call_ms;
     return status;
+}
+
+/* Takes the lock and opens the connection. After EVQ_OK the caller calls results_end(). */
+static enum evq_status results_begin(struct evalq_client *client, int64_t deadline_ms,
+                                     struct evq_error *err)
+{
+    enum evq_status status = results_lock(client, deadline_ms, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = connection_open(client, deadline_ms, err);
+    if (status != EVQ_OK) {
+        (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    }
+    return status;
+}
+
+static void results_end(struct evalq_client *client)
+{
+    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
 }
 
 struct delivery {
@@ -155,15 +176,12 @@ static enum evq_status results_round(struct evalq_client *client, struct deliver
                                      int64_t deadline_ms, struct evq_run_counts *ret_counts,
                                      struct evq_error *err)
 {
-    enum evq_status status = results_lock(client, deadline_ms, err);
+    enum evq_status status = results_begin(client, deadline_ms, err);
 
     if (status != EVQ_OK) {
         return status;
     }
-    status = results_open(client, deadline_ms, err);
-    if (status == EVQ_OK) {
-        status = cursor_check(client, err);
-    }
+    status = cursor_check(client, err);
     // Count first. The results of all jobs that have ended by now are read afterwards.
     if (status == EVQ_OK && ret_counts != NULL) {
         status = evq_queue_run_counts(client->redis, client->sender->run, ret_counts, err);
@@ -176,7 +194,7 @@ static enum evq_status results_round(struct evalq_client *client, struct deliver
                                            deliver_result, delivery, err);
         }
     } while (status == EVQ_OK && client->cursor != before && evq_clock_mono_ms() < deadline_ms);
-    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    results_end(client);
     return status;
 }
 
@@ -306,22 +324,17 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
     struct evq_error error = {.status = EVQ_OK};
     struct evq_best best;
     char path[2 * PATH_MAX]; // A root's path and a path beneath it.
-    int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
         return usable;
     }
-    enum evq_status status = results_lock(client, deadline, &error);
-    if (status != EVQ_OK) {
-        return evq_client_fail(&error);
-    }
-    status = results_open(client, deadline, &error);
+    enum evq_status status = results_begin(client, deadline_of(timeout_ms), &error);
     if (status == EVQ_OK) {
         status = evq_queue_best_find(client->redis, client->sender->run,
                                      metric == NULL ? "" : metric, &best, &error);
+        results_end(client);
     }
-    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     if (status == EVQ_OK) {
         evq_config_checkpoint_path(client->sender->config, best.checkpoint, path, sizeof(path));
         status = text_out("path_out", path, path_out, path_bytes, &error);
@@ -341,55 +354,22 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
     return EVALQ_OK;
 }
 
-int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char *variant,
-                          const char *suite, const char *reason, int timeout_ms)
-{
-    struct evq_error error = {.status = EVQ_OK};
-    struct evq_job name = *evq_job_defaults();
-    char id[EVQ_JOB_ID_BYTES_MAX];
-    char mapped[EVQ_JOB_NAME_BYTES_MAX + 1];
-    int usable = evq_client_usable(client);
-
-    if (usable != EVALQ_OK) {
-        return usable;
-    }
-    if (variant != NULL && variant[0] != '\0') {
-        evq_job_map_name(variant, EVQ_JOB_NAME_BYTES_MAX, mapped); // As a submit does.
-        name.variant = mapped;
-    }
-    name.run = client->sender->run;
-    name.step = step;
-    name.suite = suite == NULL ? "" : suite;
-    if (step < 0 || step >= EVQ_JOB_STEP_MAX ||
-        !evq_job_name_valid(name.suite, EVQ_JOB_NAME_BYTES_MAX)) {
-        (void)evq_error_set(&error, EVQ_E_INVALID, "step and suite do not name a job");
-        return evq_client_fail(&error);
-    }
-    evq_job_id(&name, id);
-    return evalq_client_withdraw_job(client, id, reason, timeout_ms);
-}
-
 int evalq_client_withdraw_job(struct evalq_client *client, const char *job, const char *reason,
                               int timeout_ms)
 {
     struct evq_error error = {.status = EVQ_OK};
     enum evq_job_state state = EVQ_JOB_QUEUED;
-    int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
         return usable;
     }
-    enum evq_status status = results_lock(client, deadline, &error);
-    if (status != EVQ_OK) {
-        return evq_client_fail(&error);
-    }
-    status = results_open(client, deadline, &error);
+    enum evq_status status = results_begin(client, deadline_of(timeout_ms), &error);
     if (status == EVQ_OK) {
         status = evq_queue_withdraw(client->redis, job == NULL ? "" : job,
                                     reason == NULL ? "" : reason, &state, &error);
+        results_end(client);
     }
-    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     if (status == EVQ_OK && state == EVQ_JOB_RUNNING) {
         (void)evq_error_set(&error, EVQ_E_CONFLICT, "a worker is at %s", job);
         (void)evq_client_fail(&error);
@@ -489,7 +469,6 @@ int evalq_client_idle(struct evalq_client *client, const char *suites, const cha
     struct evq_error error = {.status = EVQ_OK};
     uint32_t count = 0;
     uint64_t found = 0;
-    int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
@@ -502,22 +481,18 @@ int evalq_client_idle(struct evalq_client *client, const char *suites, const cha
     if (status == EVQ_OK) {
         status = needs_read(needs, canonical, &error);
     }
-    if (status == EVQ_OK) {
-        status = results_lock(client, deadline, &error);
-    }
-    if (status != EVQ_OK) {
-        return evq_client_fail(&error);
-    }
     for (uint32_t i = 0; i < count; i++) {
         list[i] = names[i];
     }
-    status = results_open(client, deadline, &error);
+    if (status == EVQ_OK) {
+        status = results_begin(client, deadline_of(timeout_ms), &error);
+    }
     if (status == EVQ_OK) {
         status = evq_queue_idle_workers(client->redis, client->sender->run,
                                         needs != NULL && needs[0] != '\0' ? canonical : NULL, list,
                                         count, &found, &error);
+        results_end(client);
     }
-    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     if (status == EVQ_OK && !suites_write(list, count, found, suites_out, suites_bytes)) {
         status = evq_error_set(&error, EVQ_E_NOT_FOUND, "no worker is free");
     }

@@ -297,7 +297,13 @@ static void see(void *context, const struct evalq_metric_view *metric)
     seen->value = metric->value;
     snprintf(seen->key, sizeof(seen->key), "%s", metric->key);
     seen->inside = evalq_client_poll(seen->client, NULL, NULL, 1000);
-    seen->withdrawn = evalq_client_withdraw(seen->client, 10, NULL, "quick", "no need", 1000);
+    seen->withdrawn =
+        evalq_client_withdraw_job(seen->client, "digits/10/regular/quick", "no need", 1000);
+}
+
+static int withdraw(struct evalq_client *client, const char *job)
+{
+    return evalq_client_withdraw_job(client, job, "no room", (int)fixture_patience_ms());
 }
 
 static void client_withdraws_only_what_no_worker_has_begun(void **state)
@@ -310,24 +316,11 @@ static void client_withdraws_only_what_no_worker_has_begun(void **state)
     struct evq_claim *claim = fixture_claim(scene->fx);
     submit_step(scene, client, 20);
     assert_flushed(client);
-    assert_int_equal(
-        evalq_client_withdraw(client, 10, "", "quick", "no room", (int)fixture_patience_ms()),
-        EVALQ_BUSY);
-    assert_int_equal(
-        evalq_client_withdraw(client, 20, NULL, "quick", "no room", (int)fixture_patience_ms()),
-        EVALQ_OK);
-    assert_int_equal(
-        evalq_client_withdraw(client, 20, NULL, "quick", "no room", (int)fixture_patience_ms()),
-        EVALQ_OK);
+    assert_int_equal(withdraw(client, "digits/10/regular/quick"), EVALQ_BUSY);
+    assert_int_equal(withdraw(client, "digits/20/regular/quick"), EVALQ_OK);
+    assert_int_equal(withdraw(client, "digits/20/regular/quick"), EVALQ_OK);
     fixture_assert_state(scene->fx, "digits/20/regular/quick", "skipped");
-    assert_int_equal(
-        evalq_client_withdraw(client, 30, NULL, "quick", "", (int)fixture_patience_ms()),
-        EVALQ_NOT_FOUND);
-    assert_int_equal(
-        evalq_client_withdraw(client, 20, "a b", "quick", "", (int)fixture_patience_ms()),
-        EVALQ_NOT_FOUND); // A variant may have any name, but a suite may not.
-    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "a b", "", (int)fixture_patience_ms()),
-                     EVALQ_INVALID);
+    assert_int_equal(withdraw(client, "digits/30/regular/quick"), EVALQ_NOT_FOUND);
     evq_claim_free(claim);
     evalq_client_close(client);
 }
