@@ -110,21 +110,16 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
 
 int main(int argc, char **argv)
 {
-    struct evq_options options;
+    struct evq_option_set set = {.count = 0};
     struct evq_config *config = NULL;
     struct evq_error err = {0};
     sigset_t signals;
     int code = EVQ_EXIT_OK;
 
-    if (evq_program_begin(&evq_options_man, argc, argv, &code)) {
+    if (!evq_program_begin(&evq_options_man, argc, argv, &set, &code)) {
         return code;
     }
-    if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
-        return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_USAGE);
-    }
-    if (evq_program_help(&evq_options_man, options.help, options.version)) {
-        return EVQ_EXIT_OK;
-    }
+    const struct evq_options options = evq_options_read(&set);
     evq_program_signals(false, &signals);
     if (evq_config_load(&options.source, &config, &err) != EVQ_OK) {
         return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_CONFIG);

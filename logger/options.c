@@ -1,7 +1,5 @@
 #include "logger/options.h"
 
-#include "shared/base/program.h"
-
 static const struct evq_option option_table[] = {
     {"directory", 0, EVQ_OPTION_TEXT, "DIR",
      "directory of the results; default: logger.directory of the configuration", 0, 0},
@@ -27,17 +25,8 @@ const struct evq_man evq_options_man = {
     .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE.",
 };
 
-enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
-                                  struct evq_error *err)
+struct evq_options evq_options_read(const struct evq_option_set *set)
 {
-    struct evq_option_set set = {.count = 0};
-    const enum evq_status status = evq_program_options(&evq_options_man, argc, argv, &set, err);
-
-    if (status == EVQ_OK) {
-        *ret_options = (struct evq_options){.help = evq_option_flag(&set, "help"),
-                                            .version = evq_option_flag(&set, "version"),
-                                            .source = evq_option_source(&set),
-                                            .directory = evq_option_text(&set, "directory", NULL)};
-    }
-    return status;
+    return (struct evq_options){.source = evq_option_source(set),
+                                .directory = evq_option_text(set, "directory", NULL)};
 }

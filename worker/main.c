@@ -8,18 +8,16 @@
 
 int main(int argc, char **argv)
 {
+    struct evq_option_set set = {.count = 0};
     struct evq_options options;
     struct evq_error err;
     int code = EVQ_EXIT_OK;
 
-    if (evq_program_begin(&evq_options_man, argc, argv, &code)) {
+    if (!evq_program_begin(&evq_options_man, argc, argv, &set, &code)) {
         return code;
     }
-    if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
+    if (evq_options_read(&set, &options, &err) != EVQ_OK) {
         return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_USAGE);
-    }
-    if (evq_program_help(&evq_options_man, options.help, options.version)) {
-        return EVQ_EXIT_OK;
     }
     switch (options.command) {
     case EVQ_COMMAND_EVAL:

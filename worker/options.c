@@ -38,8 +38,6 @@ static const struct evq_option option_table[] = {
 };
 static const struct evq_option *const own_tables[] = {option_table, NULL};
 static const struct evq_option *const common_tables[] = {evq_option_log, evq_option_common, NULL};
-static const struct evq_option *const all_tables[] = {option_table, evq_option_log,
-                                                      evq_option_common, NULL};
 
 static const struct evq_man_item word_list[] = {
     {"run", "take jobs from the queue until stopped; the default"},
@@ -139,9 +137,6 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
                              "unknown command '%s': expected run, eval, inspect or convert",
                              command);
     }
-    if (options->help || options->version) {
-        return EVQ_OK;
-    }
     enum evq_status status = paths_take(options, words, count, err);
     if (status != EVQ_OK) {
         return status;
@@ -157,41 +152,31 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
     return EVQ_OK;
 }
 
-enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
-                                  struct evq_error *err)
+enum evq_status evq_options_read(const struct evq_option_set *set, struct evq_options *ret_options,
+                                 struct evq_error *err)
 {
-    struct evq_option_set set = {.count = 0};
-    enum evq_status status = evq_option_parse(&set, all_tables, argc, argv, false, err);
-
-    if (status != EVQ_OK) {
-        return status;
-    }
     struct evq_options options = {
-        .help = evq_option_flag(&set, "help"),
-        .version = evq_option_flag(&set, "version"),
-        .source = evq_option_source(&set),
-        .suite = evq_option_text(&set, "suite", NULL),
-        .variant = evq_option_text(&set, "variant", NULL),
-        .suites = evq_option_text(&set, "suites", NULL),
-        .devices = evq_option_text(&set, "devices", NULL),
-        .slots = (int32_t)evq_option_integer(&set, "slots", -1),
-        .max_jobs = evq_option_integer(&set, "max-jobs", 0),
-        .idle_exit_s = evq_option_integer(&set, "idle-exit", -1),
-        .deadline_s = evq_option_integer(&set, "deadline", 0),
-        .threads = (int32_t)evq_option_integer(&set, "threads", -1),
-        .warm = evq_option_flag(&set, "warm"),
-        .json = evq_option_flag(&set, "json"),
-        .digest = evq_option_flag(&set, "digest"),
-        .base = evq_option_text(&set, "base", NULL),
-        .tokenizer = evq_option_text(&set, "tokenizer", NULL),
+        .source = evq_option_source(set),
+        .suite = evq_option_text(set, "suite", NULL),
+        .variant = evq_option_text(set, "variant", NULL),
+        .suites = evq_option_text(set, "suites", NULL),
+        .devices = evq_option_text(set, "devices", NULL),
+        .slots = (int32_t)evq_option_integer(set, "slots", -1),
+        .max_jobs = evq_option_integer(set, "max-jobs", 0),
+        .idle_exit_s = evq_option_integer(set, "idle-exit", -1),
+        .deadline_s = evq_option_integer(set, "deadline", 0),
+        .threads = (int32_t)evq_option_integer(set, "threads", -1),
+        .warm = evq_option_flag(set, "warm"),
+        .json = evq_option_flag(set, "json"),
+        .digest = evq_option_flag(set, "digest"),
+        .base = evq_option_text(set, "base", NULL),
+        .tokenizer = evq_option_text(set, "tokenizer", NULL),
     };
-    status = words_take(&options, set.args, set.arg_count, err);
-    if (status == EVQ_OK && options.command <= EVQ_COMMAND_CONVERT && !options.help &&
-        !options.version) {
-        status = options_check(&set, set.arg_count > 0 ? set.args[0] : "run", err);
+    enum evq_status status = words_take(&options, set->args, set->arg_count, err);
+    if (status == EVQ_OK && options.command <= EVQ_COMMAND_CONVERT) {
+        status = options_check(set, set->arg_count > 0 ? set->args[0] : "run", err);
     }
     if (status == EVQ_OK) {
-        evq_option_log_open(&set, "evalq-worker");
         *ret_options = options;
     }
     return status;

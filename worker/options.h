@@ -20,8 +20,6 @@ enum evq_options_command {
 
 struct evq_options {
     enum evq_options_command command;
-    bool help;
-    bool version;
     struct evq_config_source source;
     const char *path;   // For eval, inspect and convert.
     const char *output; // For convert: the new directory.
@@ -43,9 +41,9 @@ struct evq_options {
     bool digest;
 };
 
-/* Opens the log as the options say. EVQ_E_INVALID with a message. Pointers point into argv. */
-enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* EVQ_E_INVALID with a message. Pointers point into argv. */
+enum evq_status evq_options_read(const struct evq_option_set *set, struct evq_options *ret_options,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /* What --help prints and what the manual page contains. */
 extern const struct evq_man evq_options_man;
 

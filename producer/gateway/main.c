@@ -27,19 +27,14 @@ static int serve(struct evq_options *options, struct evq_error *err)
 
 int main(int argc, char **argv)
 {
-    struct evq_options options;
+    struct evq_option_set set = {.count = 0};
     struct evq_error err = {EVQ_OK, ""};
     int code = EVQ_EXIT_OK;
 
-    if (evq_program_begin(&evq_options_man, argc, argv, &code)) {
+    if (!evq_program_begin(&evq_options_man, argc, argv, &set, &code)) {
         return code;
     }
-    if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
-        return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_USAGE);
-    }
-    if (evq_program_help(&evq_options_man, options.help, options.version)) {
-        return EVQ_EXIT_OK;
-    }
+    struct evq_options options = evq_options_read(&set);
     code = serve(&options, &err);
     return code == EVQ_EXIT_OK ? code : evq_program_fail(&evq_options_man, &err, code);
 }

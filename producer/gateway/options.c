@@ -1,7 +1,6 @@
 #include "producer/gateway/options.h"
 
 #include "producer/gateway/http/thread_pool.h"
-#include "shared/base/program.h"
 
 static const struct evq_option option_table[] = {
     {"listen", 'l', EVQ_OPTION_TEXT, "ADDRESS:PORT",
@@ -49,23 +48,13 @@ const struct evq_man evq_options_man = {
     .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE.",
 };
 
-enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
-                                  struct evq_error *err)
+struct evq_options evq_options_read(const struct evq_option_set *set)
 {
-    struct evq_option_set set = {.count = 0};
-    const enum evq_status status = evq_program_options(&evq_options_man, argc, argv, &set, err);
-
-    if (status == EVQ_OK) {
-        *ret_options =
-            (struct evq_options){.help = evq_option_flag(&set, "help"),
-                                 .version = evq_option_flag(&set, "version"),
-                                 .source = evq_option_source(&set),
-                                 .listen = evq_option_text(&set, "listen", NULL),
-                                 .tokens = evq_option_text(&set, "tokens", NULL),
-                                 .lmms_open = evq_option_flag(&set, "lmms-open"),
-                                 .threads = (uint32_t)evq_option_integer(&set, "threads", 4),
-                                 .patience_ms = 1000 * evq_option_integer(&set, "patience", 30),
-                                 .rate = (uint32_t)evq_option_integer(&set, "rate", 200)};
-    }
-    return status;
+    return (struct evq_options){.source = evq_option_source(set),
+                                .listen = evq_option_text(set, "listen", NULL),
+                                .tokens = evq_option_text(set, "tokens", NULL),
+                                .lmms_open = evq_option_flag(set, "lmms-open"),
+                                .threads = (uint32_t)evq_option_integer(set, "threads", 4),
+                                .patience_ms = 1000 * evq_option_integer(set, "patience", 30),
+                                .rate = (uint32_t)evq_option_integer(set, "rate", 200)};
 }

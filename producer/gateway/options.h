@@ -8,8 +8,6 @@
 #include "shared/config/config.h"
 
 struct evq_options { // Strings are argv's.
-    bool help;
-    bool version;
     struct evq_config_source source;
     const char *listen; // NULL: as the configuration says.
     const char *tokens; // NULL: as the configuration says.
@@ -19,9 +17,7 @@ struct evq_options { // Strings are argv's.
     uint32_t rate;       // Requests a second of one client; 0: any number.
 };
 
-/* Opens the log as the options say. EVQ_E_INVALID with a sentence. */
-enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+struct evq_options evq_options_read(const struct evq_option_set *set);
 /* What --help prints and the manual page holds. */
 extern const struct evq_man evq_options_man;
 

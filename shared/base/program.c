@@ -10,26 +10,8 @@
 
 #define TABLES_MAX 8
 
-bool evq_program_begin(const struct evq_man *man, int argc, char **argv, int *ret_code)
-{
-    const struct rlimit none = {0, 0};
-    struct evq_error err = {EVQ_OK, ""};
-
-    evq_json_memory_watch();
-    (void)setrlimit(RLIMIT_CORE, &none); // Lowering it is always allowed.
-    (void)signal(SIGPIPE, SIG_IGN);      // Cannot fail for this signal, nor for the next.
-    // If our parent ignored it, we would not learn when a child ends.
-    (void)signal(SIGCHLD, SIG_DFL);
-    if (argc != 3 || strcmp(argv[1], "--write-man") != 0) {
-        return false;
-    }
-    const bool good = evq_completion_pages(man, argv[2], &err) == EVQ_OK;
-    *ret_code = good ? EVQ_EXIT_OK : evq_program_fail(man, &err, EVQ_EXIT_ERROR);
-    return true;
-}
-
-enum evq_status evq_program_options(const struct evq_man *man, int argc, char **argv,
-                                    struct evq_option_set *set, struct evq_error *err)
+static enum evq_status options_parse(const struct evq_man *man, int argc, char **argv,
+                                     struct evq_option_set *set, struct evq_error *err)
 {
     const struct evq_option *tables[TABLES_MAX] = {NULL};
     size_t count = 0;
@@ -40,24 +22,45 @@ enum evq_status evq_program_options(const struct evq_man *man, int argc, char **
     for (size_t i = 0; man->common[i] != NULL && count + 1 < TABLES_MAX; i++) {
         tables[count++] = man->common[i];
     }
-    enum evq_status status = evq_option_parse(set, tables, argc, argv, false, err);
-    if (status == EVQ_OK && set->arg_count > 0) {
-        status = evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s'", set->args[0]);
-    }
-    if (status == EVQ_OK) {
-        evq_option_log_open(set, man->command);
+    const enum evq_status status = evq_option_parse(set, tables, argc, argv, false, err);
+    if (status == EVQ_OK && set->arg_count > 0 && man->list == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s'", set->args[0]);
     }
     return status;
 }
 
-bool evq_program_help(const struct evq_man *man, bool help, bool version)
+bool evq_program_begin(const struct evq_man *man, int argc, char **argv, struct evq_option_set *set,
+                       int *ret_code)
 {
-    if (help) {
-        evq_man_help(man, stdout);
-    } else if (version) {
-        (void)printf("%s %s\n", man->command, EVQ_VERSION);
+    const struct rlimit none = {0, 0};
+    struct evq_error err = {EVQ_OK, ""};
+
+    evq_json_memory_watch();
+    (void)setrlimit(RLIMIT_CORE, &none); // Lowering it is always allowed.
+    (void)signal(SIGPIPE, SIG_IGN);      // Cannot fail for this signal, nor for the next.
+    // If our parent ignored it, we would not learn when a child ends.
+    (void)signal(SIGCHLD, SIG_DFL);
+    *ret_code = EVQ_EXIT_OK;
+    if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
+        if (evq_completion_pages(man, argv[2], &err) != EVQ_OK) {
+            *ret_code = evq_program_fail(man, &err, EVQ_EXIT_ERROR);
+        }
+        return false;
     }
-    return help || version;
+    if (options_parse(man, argc, argv, set, &err) != EVQ_OK) {
+        *ret_code = evq_program_fail(man, &err, EVQ_EXIT_USAGE);
+        return false;
+    }
+    if (evq_option_flag(set, "help")) {
+        evq_man_help(man, stdout);
+        return false;
+    }
+    if (evq_option_flag(set, "version")) {
+        (void)printf("%s %s\n", man->command, EVQ_VERSION);
+        return false;
+    }
+    evq_option_log_open(set, man->command);
+    return true;
 }
 
 void evq_program_signals(bool hup, sigset_t *ret_signals)

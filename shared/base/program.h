@@ -9,17 +9,12 @@
 /*
  * Prepares the process: disables core dumps, because they would hold passwords and weights; ignores
  * SIGPIPE, so that writing to a closed socket is an error; restores SIGCHLD; watches Jansson's
- * memory. Returns true if argv asks for the manual pages (--write-man DIR, used by the build);
- * *ret_code is then the exit code.
+ * memory. Then reads the options of man, and words if man has a list of them, and opens the log.
+ * Returns false if the program must end with *ret_code: the options are wrong, --help or --version
+ * was answered, or the build asked for the manual page (--write-man DIR).
  */
-bool evq_program_begin(const struct evq_man *man, int argc, char **argv, int *ret_code);
-/* Reads the command line of a service: the options of man, and no other words. Opens the log
- * accordingly. EVQ_E_INVALID. */
-enum evq_status evq_program_options(const struct evq_man *man, int argc, char **argv,
-                                    struct evq_option_set *set,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
-/* Prints what --help or --version asks for. False: neither was given. */
-bool evq_program_help(const struct evq_man *man, bool help, bool version);
+bool evq_program_begin(const struct evq_man *man, int argc, char **argv, struct evq_option_set *set,
+                       int *ret_code);
 /* Blocks SIGTERM, SIGINT and, with hup, SIGHUP in this thread and in the threads that it starts, so
  * that only signalfd receives them. */
 void evq_program_signals(bool hup, sigset_t *ret_signals);
