@@ -4,7 +4,6 @@
  * evalq_client_close(). The program needs only evalq's public header.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,22 +15,13 @@
 
 #include "gpt.h"
 #include "random.h"
+#include "settings.h"
 
 #define BATCH    12
 #define WARM_UP  20
 #define RATE     1e-3f
 #define HELD_OUT (256 * GPT_CONTEXT + 1) // So many bytes at the end are not trained on.
 #define TEXT_MAX (256L << 20)            // In bytes.
-
-struct settings {
-    const char *text;
-    const char *out;
-    const char *run;
-    const char *suites;
-    long steps;
-    long every;
-    long seed;
-};
 
 struct trainer {
     struct settings settings;
@@ -52,94 +42,25 @@ static double now_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int usage(FILE *to, int code)
-{
-    fputs(
-        "Usage: train_gpt --text FILE [--out DIR] [--run NAME] [--suites NAMES]\n"
-        "                 [--steps N] [--every N] [--seed N]\n"
-        "\n"
-        "Trains a GPT of three layers on the bytes of a text, saves a checkpoint as Transformers\n"
-        "would (config.json, model.safetensors, tokenizer.json) every N steps and submits it to\n"
-        "evalq.\n"
-        "\n"
-        "  --text FILE     at least 32 KiB; its last 16 KiB are held out\n"
-        "  --out DIR       gets the checkpoints and heldout.txt (default checkpoints)\n"
-        "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
-        "  --suites NAMES  suites of evalq.yaml, separated by commas (default text)\n"
-        "  --steps N       steps of 12 sequences of 64 bytes (default 400)\n"
-        "  --every N       steps between checkpoints (default 40)\n"
-        "  --seed N        of initialisation and order (default 1)\n",
-        to);
-    return code;
-}
-
-static bool number_parse(const char *text, const char *name, long least, long *ret_number)
-{
-    char *end = NULL;
-
-    errno = 0;
-    const long number = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || number < least || number > 100000000) {
-        fprintf(stderr, "train_gpt: --%s is '%s', expected a number from %ld on\n", name, text,
-                least);
-        return false;
-    }
-    *ret_number = number;
-    return true;
-}
-
-/* Returns -1 if training can begin, else the exit code. */
-static int settings_parse(int argc, char **argv, struct settings *settings)
-{
-    static const struct option options[] = {{"text", required_argument, NULL, 't'},
-                                            {"out", required_argument, NULL, 'o'},
-                                            {"run", required_argument, NULL, 'r'},
-                                            {"suites", required_argument, NULL, 's'},
-                                            {"steps", required_argument, NULL, 'n'},
-                                            {"every", required_argument, NULL, 'v'},
-                                            {"seed", required_argument, NULL, 'x'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    bool right = true;
-    int option = 0;
-
-    *settings = (struct settings){
-        .out = "checkpoints", .suites = "text", .steps = 400, .every = 40, .seed = 1};
-    while (right && (option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 't':
-            settings->text = optarg;
-            break;
-        case 'o':
-            settings->out = optarg;
-            break;
-        case 'r':
-            settings->run = optarg;
-            break;
-        case 's':
-            settings->suites = optarg;
-            break;
-        case 'n':
-            right = number_parse(optarg, "steps", 1, &settings->steps);
-            break;
-        case 'v':
-            right = number_parse(optarg, "every", 1, &settings->every);
-            break;
-        case 'x':
-            right = number_parse(optarg, "seed", 0, &settings->seed);
-            break;
-        case 'h':
-            return usage(stdout, 0);
-        default:
-            return usage(stderr, 2);
-        }
-    }
-    return !right || optind != argc || settings->text == NULL ? usage(stderr, 2) : -1;
-}
+static const char usage[] =
+    "Usage: train_gpt --text FILE [--out DIR] [--run NAME] [--suites NAMES]\n"
+    "                 [--steps N] [--every N] [--seed N]\n"
+    "\n"
+    "Trains a GPT of three layers on the bytes of a text, saves a checkpoint as Transformers\n"
+    "would (config.json, model.safetensors, tokenizer.json) every N steps and submits it to\n"
+    "evalq.\n"
+    "\n"
+    "  --text FILE     at least 32 KiB; its last 16 KiB are held out\n"
+    "  --out DIR       gets the checkpoints and heldout.txt (default checkpoints)\n"
+    "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
+    "  --suites NAMES  suites of evalq.yaml, separated by commas (default text)\n"
+    "  --steps N       steps of 12 sequences of 64 bytes (default 400)\n"
+    "  --every N       steps between checkpoints (default 40)\n"
+    "  --seed N        of initialisation and order (default 1)\n";
 
 static bool text_read(struct trainer *trainer)
 {
-    const char *path = trainer->settings.text;
+    const char *path = trainer->settings.data;
     FILE *file = fopen(path, "rb");
     struct stat info;
 
@@ -195,7 +116,7 @@ static bool trainer_open(struct trainer *trainer)
     if (!held_out_write(trainer)) {
         return false;
     }
-    trainer->seed = (uint64_t)settings->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    trainer->seed = settings_seed(settings);
     if (!gpt_init(&trainer->gpt, BATCH, &trainer->seed)) {
         fprintf(stderr, "train_gpt: out of memory\n");
         return false;
@@ -277,7 +198,14 @@ static void report(struct trainer *trainer, double seconds)
 
 int main(int argc, char **argv)
 {
-    struct trainer trainer = {.client = NULL};
+    struct trainer trainer = {.settings = {.program = "train_gpt",
+                                           .usage = usage,
+                                           .input = "text",
+                                           .out = "checkpoints",
+                                           .suites = "text",
+                                           .steps = 400,
+                                           .every = 40,
+                                           .seed = 1}};
     int code = settings_parse(argc, argv, &trainer.settings);
 
     if (code >= 0) {

@@ -4,7 +4,6 @@
  * the rest is what any training program does. The program needs only evalq's public header.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,22 +16,12 @@
 #include "mlp.h"
 #include "mnist.h"
 #include "random.h"
+#include "settings.h"
 
 #define BATCH    32
 #define RATE     0.04f
 #define MOMENTUM 0.9f
 #define SHIFT    2 // Training moves each image by up to so many pixels.
-
-struct settings {
-    const char *data;
-    const char *out;
-    const char *run;
-    const char *suites;
-    long steps; // 0 means that epochs decides.
-    long epochs;
-    long every;
-    uint64_t seed;
-};
 
 struct trainer {
     struct settings settings;
@@ -53,94 +42,20 @@ static double now_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int usage(FILE *to, int code)
-{
-    fputs("Usage: train_mnist --data DIR [--out DIR] [--run NAME] [--suites NAMES]\n"
-          "                   [--epochs N | --steps N] [--every N] [--seed N]\n"
-          "\n"
-          "Trains a 784-512-128-10 perceptron on 8,000 of the 10,000 MNIST test images, saves a\n"
-          "safetensors checkpoint every N steps and submits it to evalq.\n"
-          "\n"
-          "  --data DIR      holds t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, .gz or not\n"
-          "  --out DIR       gets the checkpoints and the held-out images (default checkpoints)\n"
-          "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
-          "  --suites NAMES  suites of evalq.yaml, separated by commas (default heldout)\n"
-          "  --epochs N      passes over the training images (default 24)\n"
-          "  --steps N       steps instead of epochs\n"
-          "  --every N       steps between checkpoints (default 400)\n"
-          "  --seed N        of initialisation and order (default 1)\n",
-          to);
-    return code;
-}
-
-static bool number_parse(const char *text, const char *name, long least, long *ret_number)
-{
-    char *end = NULL;
-
-    errno = 0;
-    long number = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || number < least || number > 100000000) {
-        fprintf(stderr, "train_mnist: --%s is '%s', expected a number from %ld on\n", name, text,
-                least);
-        return false;
-    }
-    *ret_number = number;
-    return true;
-}
-
-/* Returns -1 if training can begin, else the exit code. */
-static int settings_parse(int argc, char **argv, struct settings *settings)
-{
-    static const struct option options[] = {
-        {"data", required_argument, NULL, 'd'},   {"out", required_argument, NULL, 'o'},
-        {"run", required_argument, NULL, 'r'},    {"suites", required_argument, NULL, 's'},
-        {"epochs", required_argument, NULL, 'e'}, {"steps", required_argument, NULL, 'n'},
-        {"every", required_argument, NULL, 'v'},  {"seed", required_argument, NULL, 'x'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-    long seed = 1;
-    bool right = true;
-    int option = 0;
-
-    *settings =
-        (struct settings){.out = "checkpoints", .suites = "heldout", .epochs = 24, .every = 400};
-    while (right && (option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 'd':
-            settings->data = optarg;
-            break;
-        case 'o':
-            settings->out = optarg;
-            break;
-        case 'r':
-            settings->run = optarg;
-            break;
-        case 's':
-            settings->suites = optarg;
-            break;
-        case 'e':
-            right = number_parse(optarg, "epochs", 1, &settings->epochs);
-            break;
-        case 'n':
-            right = number_parse(optarg, "steps", 1, &settings->steps);
-            break;
-        case 'v':
-            right = number_parse(optarg, "every", 1, &settings->every);
-            break;
-        case 'x':
-            right = number_parse(optarg, "seed", 0, &seed);
-            break;
-        case 'h':
-            return usage(stdout, 0);
-        default:
-            return usage(stderr, 2);
-        }
-    }
-    settings->seed = (uint64_t)seed;
-    if (!right || optind != argc || settings->data == NULL) {
-        return usage(stderr, 2);
-    }
-    return -1;
-}
+static const char usage[] =
+    "Usage: train_mnist --data DIR [--out DIR] [--run NAME] [--suites NAMES]\n"
+    "                   [--steps N] [--every N] [--seed N]\n"
+    "\n"
+    "Trains a 784-512-128-10 perceptron on 8,000 of the 10,000 MNIST test images, saves a\n"
+    "safetensors checkpoint every N steps and submits it to evalq.\n"
+    "\n"
+    "  --data DIR      holds t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, .gz or not\n"
+    "  --out DIR       gets the checkpoints and the held-out images (default checkpoints)\n"
+    "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
+    "  --suites NAMES  suites of evalq.yaml, separated by commas (default heldout)\n"
+    "  --steps N       steps of 32 images (default 6000)\n"
+    "  --every N       steps between checkpoints (default 400)\n"
+    "  --seed N        of initialisation and order (default 1)\n";
 
 /* Converts one image, moved by (right, down) pixels, to numbers from 0 to 1. */
 static void image_input(const uint8_t *pixels, int right, int down, float *out)
@@ -213,7 +128,7 @@ static bool train(struct trainer *trainer, long *ret_steps)
 {
     const struct settings *settings = &trainer->settings;
     const uint32_t batches = trainer->train.count / BATCH;
-    const long steps = settings->steps > 0 ? settings->steps : settings->epochs * (long)batches;
+    const long steps = settings->steps;
     float loss = 0.0f;
     long since = 0;
 
@@ -275,7 +190,7 @@ static bool trainer_open(struct trainer *trainer)
     if (!mnist_write(settings->out, &trainer->held_out)) {
         return false;
     }
-    trainer->seed = settings->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    trainer->seed = settings_seed(settings);
     trainer->order = malloc(trainer->train.count * sizeof(trainer->order[0]));
     if (trainer->order == NULL || trainer->train.count < BATCH ||
         !mlp_init(&trainer->mlp, sizes, &trainer->seed)) {
@@ -288,8 +203,8 @@ static bool trainer_open(struct trainer *trainer)
     if (evalq_client_open(&options, &trainer->client) != EVALQ_OK) {
         fprintf(stderr, "train_mnist: nothing will be evaluated: %s\n", evalq_client_error(NULL));
     }
-    printf("training on %u images of the MNIST test set; %u others are held out (seed %llu)\n",
-           trainer->train.count, trainer->held_out.count, (unsigned long long)settings->seed);
+    printf("training on %u images of the MNIST test set; %u others are held out (seed %ld)\n",
+           trainer->train.count, trainer->held_out.count, settings->seed);
     fflush(stdout);
     return true;
 }
@@ -313,7 +228,14 @@ static void report(struct trainer *trainer, long steps, double seconds)
 
 int main(int argc, char **argv)
 {
-    struct trainer trainer = {.client = NULL};
+    struct trainer trainer = {.settings = {.program = "train_mnist",
+                                           .usage = usage,
+                                           .input = "data",
+                                           .out = "checkpoints",
+                                           .suites = "heldout",
+                                           .steps = 6000,
+                                           .every = 400,
+                                           .seed = 1}};
     long steps = 0;
     int code = settings_parse(argc, argv, &trainer.settings);
 
