@@ -1,5 +1,5 @@
-"""What samples cost: python3 tests/bench/bench_samples.py [ROUNDS], with the programs of build/test
-or $EVALQ_TEST_BUILD.
+"""What samples cost: python3 tests/bench/bench_samples.py [ROUNDS [digits|choices]], with the
+programs of build/test or $EVALQ_TEST_BUILD.
 
 Evaluates 10,000 items by turns with samples, without them, and (as the noise) without them again.
 The items are MNIST digits, and questions with four answers for a GPT-2 of two layers and random
@@ -152,8 +152,12 @@ def main() -> None:
         model = os.path.join(made.out, "model")
         write_model(model)
         made.start_worker()
-        measure(made, "digits", made.checkpoint("digits.safetensors"))
-        measure(made, "choices", model)
+        for name, checkpoint in (
+            ("digits", made.checkpoint("digits.safetensors")),
+            ("choices", model),
+        ):
+            if name in sys.argv[2:3] or len(sys.argv) < 3:
+                measure(made, name, checkpoint)
 
 
 if __name__ == "__main__":
