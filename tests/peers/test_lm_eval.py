@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ class HarnessTest(SceneTest):
     config = NATIVE.replace(
         "suites:",
         f"""
+samples: {{directory: $OUT/samples}}
 evaluators:
   harness:
     kind: persistent
@@ -55,6 +57,7 @@ suites:
     tasks: [{{name: choice, source: tiny_choice}}]
   lm:
     evaluator: harness
+    samples: true
     tasks: [{{name: choice, source: tiny_choice}}]""",
     )
     workers = False
@@ -101,7 +104,7 @@ suites:
         tasks = self.task()
         self.scene.start_worker()
         paths = {step: self.checkpoint(step) for step in (1, 2, 3)}
-        found, took = {}, {}
+        found, took, ids = {}, {}, set()
         with self.scene.client("lm", raise_errors=True) as client:
             for step, path in paths.items():
                 began = time.monotonic()
@@ -122,6 +125,16 @@ suites:
             )["results"]["tiny_choice"]  # fmt: skip
             for metric in ("acc,none", "acc_norm,none"):
                 self.assertTrue(abs(found[step][metric] - wanted[metric]) <= 1e-9, (step, found, wanted))
+            kept = os.path.join(self.scene.out, "samples", "lm", str(step), "regular", "lm", "choice.jsonl.gz")
+            with gzip.open(kept, "rt", encoding="utf-8") as file:
+                _, *items, _ = map(json.loads, file)
+            ids.add(tuple(item["id"] for item in items))
+            for metric in ("acc,none", "acc_norm,none"):
+                mean = sum(item["scores"][metric] for item in items) / 40
+                self.assertTrue(abs(mean - wanted[metric]) <= 1e-9, (step, mean, wanted))
+            for item in items:  # The output is the choice that acc takes.
+                self.assertEqual(item["output"] == item["target"], item["scores"]["acc,none"] == 1)
+        self.assertEqual([len(each) for each in ids], [40])
         self.assertGreater(len({tuple(values.values()) for values in found.values()}), 1)
         print(f"\nlm_eval: first checkpoint {took[1]:.2f} s, then {took[2]:.2f} s and {took[3]:.2f} s")
 

@@ -14,8 +14,7 @@ from typing import Any, Dict, List
 
 import scene  # noqa: F401  It makes evalq importable.
 
-from evalq.model_server.harnesses import Target
-from evalq.model_server.samples import (
+from evalq._harness_samples import (
     of_file,
     of_inspect,
     of_lighteval,
@@ -23,6 +22,7 @@ from evalq.model_server.samples import (
     of_lmms_eval,
     stable_id,
 )
+from evalq.model_server.harnesses import Target
 
 
 def target(keeps: bool = True) -> Target:

@@ -27,6 +27,7 @@ import os
 from importlib import import_module
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
+from ._harness_samples import kept, of_lm_eval
 from ._runnable import quietly, refuse
 from ._serving import Checkpoint, Metrics, Report, Task, serve
 from ._checkpoint.weights import load_into
@@ -88,11 +89,13 @@ class Harness:
             task_manager=self._tasks,
             num_fewshot=options.num_fewshot,
             limit=options.limit,
-            log_samples=False,
+            log_samples=report.keeps_samples,
             bootstrap_iters=options.bootstrap_iters,
             apply_chat_template=options.apply_chat_template,
             gen_kwargs=options.gen_kwargs,
         )
+        if report.keeps_samples:
+            report.samples, report.note = kept(lambda: of_lm_eval(results["samples"]))
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:

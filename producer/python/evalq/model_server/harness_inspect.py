@@ -10,10 +10,10 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from .._harness_samples import INSPECT_MEANS, of_inspect
 from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task
 from .harnesses import Runner as Base
-from .samples import INSPECT_MEANS, of_inspect
 
 _OURS = {
     "tasks",

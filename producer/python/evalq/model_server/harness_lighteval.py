@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Set, Tuple
 from urllib.parse import urlsplit
 
+from .._harness_samples import of_lighteval
 from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
 from .http import Http, ServerError
-from .samples import of_lighteval
 from .servers import log
 
 _OWN = {

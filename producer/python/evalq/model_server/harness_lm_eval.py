@@ -8,11 +8,11 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Dict, List
 
+from .._harness_samples import of_lm_eval
 from ..lm_eval import _read_definition, _TaskCache, metrics_of
 from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
-from .samples import of_lm_eval
 
 _OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "random_seed", "numpy_random_seed", "torch_random_seed",
         "fewshot_random_seed", "confirm_run_unsafe_code"}  # fmt: skip

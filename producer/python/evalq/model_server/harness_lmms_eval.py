@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, List, Tuple
 
+from .._harness_samples import of_lmms_eval
 from ..lm_eval import metrics_of
 from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
 from .http import ServerError
-from .samples import of_lmms_eval
 
 _OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "repeats", "max_tokens",
         "random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed",

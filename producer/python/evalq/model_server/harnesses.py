@@ -16,8 +16,8 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
+from .._harness_samples import FILE, kept, of_file
 from .config import Harness, Refused, program
-from .samples import FILE, of_file
 
 Metrics = Mapping[str, Any]
 HARNESSES = ("lm-eval", "lmms-eval", "inspect", "lighteval")  #: Those that have tasks; each is a module harness_NAME.
@@ -48,10 +48,7 @@ class Target:
         """Keeps the samples that make() returns, if the suite wants them. An error of make() does
         not lose the metrics."""
         if self.keeps:
-            try:
-                self.items = list(make())
-            except Exception as error:
-                self.fault = f"samples were not kept: {type(error).__name__}: {error}"
+            self.items, self.fault = kept(make)
 
 
 class Runner:

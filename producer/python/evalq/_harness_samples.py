@@ -1,7 +1,7 @@
 """What the harnesses keep of each item, as evalq's samples (docs/samples.md).
 
 These functions know the harnesses' data by its shape and import none of them. They raise if the
-shape is another one; the caller then keeps the result without samples.
+shape is another one; kept() then keeps the result without samples.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 Sample = Dict[str, Any]
 
@@ -24,6 +24,14 @@ _INSPECT_WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.
                   "false": 0.0}  # fmt: skip
 # Metrics that are the mean of the items' scores. Inspect calls their standard error stderr.
 INSPECT_MEANS = ("accuracy", "mean")
+
+
+def kept(make: Callable[[], Iterable[Mapping[str, Any]]]) -> Tuple[List[Mapping[str, Any]], str]:
+    """What make() returns, and why there are no samples. Its error must not lose the metrics."""
+    try:
+        return list(make()), ""
+    except Exception as error:
+        return [], f"samples were not kept: {type(error).__name__}: {error}"
 
 
 def of_lm_eval(logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> List[Sample]:
@@ -196,7 +204,7 @@ def _choice(target: Any, choices: Sequence[str]) -> Optional[str]:
     """The text of a choice that is told by its number."""
     is_index = isinstance(target, int) and not isinstance(target, bool)
     if is_index and 0 <= target < len(choices):
-        return choices[target]
+        return choices[int(target)]
     return text(target)
 
 
