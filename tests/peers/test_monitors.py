@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import unittest
 from typing import Any, Dict
 
 from pace import go_on
-from peers import StackTest, needs, until, words
+from peers import BIN, StackTest, needs, until, words
 
 needs("torch", "lightning", "pytorch_lightning")
 
@@ -104,6 +105,34 @@ class MonitorsTest(StackTest):
         training.wait()
         said = training.warnings()
         self.assertEqual(len([line for line in said if "EvalqLogger cannot give val_loss" in line]), 1, said)
+
+
+class WrongRootTest(StackTest):
+    """A worker of another machine, which does not see the training's directory."""
+
+    starts_up = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.stack.workers = 0
+        self.stack.up()
+        elsewhere = os.path.join(self.stack.directory, "elsewhere")
+        os.mkdir(elsewhere)
+        with open(os.path.join(self.stack.directory, "evalq.yaml"), encoding="utf-8") as file:
+            text = file.read()
+        with open(os.path.join(elsewhere, "evalq.yaml"), "w", encoding="utf-8") as file:
+            file.write(text.replace(f"roots: {{work: {self.stack.directory}}}", f"roots: {{work: {elsewhere}}}"))
+        with open(os.path.join(self.stack.state, "url"), encoding="utf-8") as file:
+            address = {"EVALQ_URL": file.read().strip()}
+        address["EVALQ_REDIS_PASSWORD_FILE"] = os.path.join(self.stack.state, "password")
+        worker = subprocess.Popen([os.path.join(BIN, "evalq-worker")], cwd=elsewhere, env=self.stack.environment(**address))
+        self.addCleanup(worker.wait)
+        self.addCleanup(worker.terminate)
+
+    def test_checkpoints_that_no_worker_finds_stay(self) -> None:
+        settings: Dict[str, Any] = {"max_epochs": 3, "top_k": 1, "checkpoint": {"monitor": "val_loss"}}
+        self.stack.start(PROGRAM, *words(evalq={}, **settings)).wait()
+        self.assertEqual(len(self.stack.outcome()["files"]), 3)
 
 
 if __name__ == "__main__":

@@ -410,8 +410,9 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
             if run is not None and run.is_between(each.step):
                 continue
             complete = run is None or not run.is_pending(each.step)
+            superseded = each.state == "skipped" and each.reason.startswith("superseded")
             self._ended.append(
-                EndedEvaluation(each.step, each.suite, each.state, dict(each.metrics), complete)
+                EndedEvaluation(each.step, each.suite, superseded, dict(each.metrics), complete)
             )
         self._training.take(_other_loggers(trainer), evaluations)
 

@@ -28,7 +28,7 @@ class EndedEvaluation:
 
     step: int
     suite: str
-    state: str
+    superseded: bool  #: Whether a newer checkpoint replaced it (policy="latest").
     metrics: Dict[str, float]
     complete: bool  #: Whether no other evaluation of the step is open.
 
@@ -52,7 +52,7 @@ class Monitors:
         self._known: Dict[str, Set[str]] = {}  # The paths of all saved files.
         self._seen_suites: Set[str] = set()  # Suites that have given metrics.
         self._seen_metrics: Set[str] = set()
-        self._newest = EndedEvaluation(-1, "", "", {}, True)
+        self._newest = EndedEvaluation(-1, "", False, {}, True)
         if validates_here(trainer):
             return
         for callback in trainer.callbacks:
@@ -147,11 +147,12 @@ class Monitors:
         known.update(checkpoint.best_k_models)
 
     def _judge(self, checkpoint: Any, evaluation: EndedEvaluation) -> None:
-        """Gives the step's files their score. A failed evaluation says nothing about a checkpoint,
-        so its files stay; a skipped one was not wanted, so they may be removed."""
+        """Gives the step's files their score. A superseded checkpoint is not wanted any more, so its
+        files may be removed. Every other end without a metric says nothing about the checkpoint:
+        the evaluation failed, or a worker could not find the file. So its files stay."""
         unjudged = self._unjudged[checkpoint.state_key]
         value = evaluation.metrics.get(checkpoint.monitor)
-        if value is None and not (evaluation.complete and evaluation.state == "skipped"):
+        if value is None and not (evaluation.complete and evaluation.superseded):
             return
         for path in [path for path, step in unjudged.items() if step == evaluation.step]:
             del unjudged[path]
