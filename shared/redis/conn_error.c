@@ -103,8 +103,12 @@ enum evq_status evq_conn_error_describe(const struct evq_conn_error *refusal, co
         return evq_error_set(err, refusal->status, "%s", refusal->text);
     }
     if (refusal->status == EVQ_E_AUTH) {
-        return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s", where,
-                             *user != '\0' ? user : "default", refusal->text);
+        const bool no_password = strncmp(refusal->text, "NOAUTH", 6) == 0;
+        return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s%s", where,
+                             *user != '\0' ? user : "default", refusal->text,
+                             no_password ? " Set EVALQ_REDIS_PASSWORD_FILE to a file with the "
+                                           "password."
+                                         : "");
     }
     if (refusal->status == EVQ_E_VERSION && strstr(refusal->text, "unknown command") != NULL) {
         return evq_error_set(err, EVQ_E_VERSION,

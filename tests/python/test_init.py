@@ -120,8 +120,19 @@ class InitTest(unittest.TestCase):
         self.save(100)
         self.assertEqual(self.scan()[0]["metrics"]["bytes"], os.path.getsize(CHECKPOINT))
 
+    def test_function_of_a_path_that_returns_a_number(self) -> None:
+        self.write("my_eval.py", "def size(path):\n    with open(path, 'rb') as file:\n        return len(file.read())\n")
+        self.init("--function", "my_eval:size")
+        self.save(100)
+        self.assertEqual(self.scan()[0]["metrics"]["size"], os.path.getsize(CHECKPOINT))
+
+    def test_the_name_of_a_file_is_no_module(self) -> None:
+        done = self.evalq("init", "--function", "my_eval.py:size")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'my_eval.py:size' is not MODULE:FUNCTION", done.stderr)
+
     def test_lightning(self) -> None:
-        self.init("--lightning", "my_run:make_parts")
+        self.assertIn("limit_val_batches=0", self.init("--lightning", "my_run:make_parts"))
         self.assertIn('argv: [python3, -m, evalq.serve_lightning, "my_run:make_parts"]', self.read("evalq.yaml"))
 
     def test_perplexity(self) -> None:

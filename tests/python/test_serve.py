@@ -198,7 +198,7 @@ class ProtocolTest(unittest.TestCase):
             ("many", "ValueError: task 'only' returned 257 metrics, allowed 256: divide the task", False),
             ("named", "ValueError: task 'only' returned a metric named 'a\\nb' (3 bytes), expected 1 to 128 bytes", False),
             ("long", "(129 bytes), expected 1 to 128 bytes without control characters", False),
-            ("list", "TypeError: task 'only' returned list, expected a mapping of metric to number", False),
+            ("list", "TypeError: task 'only' returned list, expected a number or a mapping of metric to number", False),
             ("syntax", "SyntaxError: invalid syntax", False),
         ):
             self.peer.job(1, what=what)

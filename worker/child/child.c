@@ -282,6 +282,12 @@ static void job_take(struct child *child, const struct evq_note *note)
         child->work = &work;
         status = work_run(child, note, &work, &report, &failure, &err);
     }
+    if (status == EVQ_E_GONE && work.root_path != NULL) {
+        // The root may be another directory here than where the job was submitted.
+        const struct evq_error gone = err;
+        status = evq_error_set(&err, EVQ_E_GONE, "%.300s; on this worker, root '%s' is %s",
+                               gone.message, work.job->root, work.root_path);
+    }
     // This comes before the end is reported, so that no file of an ended attempt is left.
     scratch_renew(child);
     evq_child_job_close(&work);

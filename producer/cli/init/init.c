@@ -18,7 +18,7 @@ struct variant {
     /* Writes the sections below `roots`. */
     enum evq_status (*write)(struct evq_cli *cli, const char *value, struct evq_buffer *out,
                              struct evq_error *err);
-    const char *add[3]; // Lines for the training program, ended by NULL.
+    const char *add[4]; // Lines for the training program, ended by NULL.
 };
 
 static enum evq_status write_served(struct evq_cli *cli, const char *module, const char *value,
@@ -27,7 +27,8 @@ static enum evq_status write_served(struct evq_cli *cli, const char *module, con
 {
     const char *colon = strchr(value, ':');
 
-    if (colon == NULL || colon == value || colon[1] == '\0' || strpbrk(value, "/ ") != NULL) {
+    if (colon == NULL || colon == value || colon[1] == '\0' || strpbrk(value, "/ ") != NULL ||
+        (colon - value > 3 && memcmp(colon - 3, ".py", 3) == 0)) {
         return evq_cli_usage(cli, err,
                              "init: '%s' is not MODULE:FUNCTION, such as my_run:make_trainer for "
                              "the function make_trainer in my_run.py",
@@ -63,7 +64,8 @@ static enum evq_status write_lightning(struct evq_cli *cli, const char *value,
 static enum evq_status write_function(struct evq_cli *cli, const char *value,
                                       struct evq_buffer *out, struct evq_error *err)
 {
-    return write_served(cli, "serve", value, "Called with (checkpoint, task, report).", out, err);
+    return write_served(cli, "serve", value,
+                        "Called with the checkpoint; returns {metric: number}.", out, err);
 }
 
 static void command_evaluator(const char *value, struct evq_buffer *out)
@@ -169,7 +171,9 @@ static const struct variant variants[] = {
      {"from evalq.integrations.transformers import EvalqCallback", callback_line, NULL}},
     {"lightning",
      write_lightning,
-     {"from evalq.integrations.lightning import EvalqCallback", callback_line, NULL}},
+     {"from evalq.integrations.lightning import EvalqCallback",
+      "trainer = Trainer(..., callbacks=[EvalqCallback(\"" SUITE "\")],",
+      "                  limit_val_batches=0) # no validation inside the training", NULL}},
     {"function", write_function, {client_line, submit_line, NULL}},
     {"command", write_command, {client_line, submit_line, NULL}},
     {"perplexity", write_perplexity, {client_line, submit_line, NULL}},
@@ -262,7 +266,7 @@ static const struct evq_option options[] = {
     {"lightning", 0, EVQ_OPTION_TEXT, "MODULE:FUNCTION",
      "evaluate with the Lightning trainer, module and data that the function returns", 0, 0},
     {"function", 0, EVQ_OPTION_TEXT, "MODULE:FUNCTION",
-     "evaluate with this Python function, called with (checkpoint, task, report)", 0, 0},
+     "evaluate with this Python function, called with each checkpoint", 0, 0},
     {"command", 0, EVQ_OPTION_TEXT, "COMMAND", "evaluate with this program", 0, 0},
     {"perplexity", 0, EVQ_OPTION_TEXT, "FILE",
      "evaluate the perplexity of this text with evalq's own engine", 0, 0},

@@ -22,6 +22,8 @@ import unicodedata
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from ._user_function import adapted
+
 _REPORT_SECONDS = 0.2  # The worker hears of progress at most so often.
 _MESSAGE_BYTES_MAX = 2000
 _METRIC_NAME_BYTES_MAX = 128
@@ -67,7 +69,8 @@ class Task(str):
 
 @dataclass
 class Checkpoint:
-    """The checkpoint that the function evaluates."""
+    """The checkpoint that the function evaluates. What takes a path takes it too, such as open()
+    and torch.load()."""
 
     path: str  #: A file or directory. If the suite has a `prepare`, this is its output.
     step: int
@@ -83,6 +86,9 @@ class Checkpoint:
     shard: Optional[Tuple[int, int]] = None  #: (index, count) if the suite is sharded.
     scratch: str = ""  #: A directory for temporary files; it is removed after the attempt.
     _loaded: Optional[Dict[str, Any]] = field(default=None, repr=False, compare=False)
+
+    def __fspath__(self) -> str:
+        return self.path
 
     @classmethod
     def _of(cls, line: Mapping[str, Any]) -> "Checkpoint":
@@ -167,9 +173,11 @@ Metrics = Mapping[str, Any]
 Function = Callable[[Checkpoint, Task, Report], Metrics]
 
 
-def serve(function: Function) -> None:
+def serve(function: Callable[..., Any]) -> None:
     """Calls function(checkpoint, task, report) -> {metric: number} for each task of each
-    checkpoint.
+    checkpoint. The function may also take only (checkpoint) or (checkpoint, task), and may return
+    one number, which becomes a metric with the function's name. Raises TypeError if it needs other
+    arguments.
 
     Call it in a program that the worker's configuration names as a persistent evaluator. It returns
     when the worker ends. All calls come from this thread, one at a time; what the function keeps in
@@ -179,6 +187,7 @@ def serve(function: Function) -> None:
     exception ends the job with its message. EvalRetry, and errors of the machine such as running
     out of memory, have the job tried again.
     """
+    function = adapted(function)
     in_fd, out_fd = os.dup(0), os.dup(1)
     null_fd = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null_fd, 0)  # The function must not read the worker's lines from standard input,
@@ -222,7 +231,9 @@ def _checked_metrics(task: str, metrics: Any) -> Dict[str, Union[int, float, str
     a message that names the metric."""
     if not isinstance(metrics, Mapping):
         kind = type(metrics).__name__
-        raise TypeError(f"task '{task}' returned {kind}, expected a mapping of metric to number")
+        raise TypeError(
+            f"task '{task}' returned {kind}, expected a number or a mapping of metric to number"
+        )
     if not metrics:
         raise ValueError(f"task '{task}' returned no metric")
     numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}

@@ -11,12 +11,23 @@ The worker's configuration names it like this:
 
 from __future__ import annotations
 
-from ._runnable import also_function, run
+from typing import Any, Callable
+
+from ._runnable import also_function, refuse, run
 from ._serving import Checkpoint, EvalRetry, Function, Report, Task, serve
+from ._user_function import adapted
 
 __all__ = ["Checkpoint", "EvalRetry", "Function", "Report", "Task", "serve"]
 
+
+def _adapted(function: Callable[..., Any]) -> Function:
+    try:
+        return adapted(function)
+    except TypeError as error:
+        refuse(str(error))
+
+
 if __name__ == "__main__":
-    run("MODULE:FUNCTION", lambda function: function)
+    run("MODULE:FUNCTION", _adapted)
 else:
     also_function(__name__, serve)
