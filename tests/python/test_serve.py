@@ -226,6 +226,18 @@ class ProtocolTest(unittest.TestCase):
         self.peer.job(1, what="nan")
         self.assertEqual(self.answer()[1]["metrics"], {"loss": "NaN", "other": "-Infinity"})
 
+    def test_a_training_that_starts_at_the_import_is_refused(self) -> None:
+        directory = tempfile.mkdtemp(prefix="evalq-train-")
+        self.addCleanup(shutil.rmtree, directory)
+        with open(os.path.join(directory, "train.py"), "w", encoding="utf-8") as file:
+            file.write("import evalq\nclient = evalq.Client(run='r')\ndef accuracy(path):\n    return 1\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "evalq.serve", "train:accuracy"], cwd=directory, env=dict(os.environ, PYTHONPATH=PACKAGE),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 65)
+        self.assertIn("importing 'train' starts the training: put the start below", done.stderr.splitlines()[-1])
+
     def test_exit_of_the_function_ends_the_program(self) -> None:
         self.peer.job(1, what="exit")
         self.assertEqual(self.answer()[-1]["type"], "error")

@@ -250,6 +250,14 @@ class UpCommandTest(unittest.TestCase):
             # The job had the evaluator that was started before.
             self.assertEqual(file.read(), "once\n")
 
+    def test_an_evaluator_that_cannot_start_is_no_ready_one(self) -> None:
+        self.write("evalq.yaml", PERSISTENT)
+        self.write("warm.py", "import sys\nprint('there is no make_trainer', file=sys.stderr)\nsys.exit(65)\n")
+        process = self.start("/bin/sh", "-c", "echo it ran")
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertRegex(self.said(), "evalq: warning: there is no make_trainer .*; its jobs will fail")
+        self.assertNotIn("evaluators are ready", self.said())
+
     def test_the_command_need_not_wait_for_evaluators(self) -> None:
         self.write("evalq.yaml", PERSISTENT)
         self.write("warm.py", EVALUATOR)

@@ -117,7 +117,7 @@ static size_t slots_starting(const struct evq_process_manager *manager, size_t w
             starting +=
                 strcmp(state, "starting") == 0 ||
                 (strcmp(state, "down") == 0 && note[0] == '\0' && !evq_json_true(slot, "waits"));
-            if (strncmp(note, "evaluator ", 10) == 0) {
+            if (strstr(note, "evaluator '") != NULL) {
                 evq_error_escape(note, strlen(note), ret_note, NOTE_BYTES);
             }
         }
@@ -147,7 +147,9 @@ enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager 
         }
     }
     if (note[0] != '\0') {
-        evq_cli_say(manager->cli, "evalq: warning: %s; the first job tries again", note);
+        const bool final = strstr(note, "failed for good") != NULL;
+        evq_cli_say(manager->cli, "evalq: warning: %s; %s", note,
+                    final ? "its jobs will fail" : "the first job tries again");
     } else {
         evq_cli_say(manager->cli, "evalq: the evaluators are ready after %s",
                     evq_terminal_span(evq_clock_mono_ms() - began_ms, took));

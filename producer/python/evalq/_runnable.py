@@ -10,6 +10,7 @@ import types
 from importlib import import_module
 from typing import Any, Callable, NoReturn
 
+from . import _training_guard
 from ._serving import Function, serve
 
 
@@ -64,7 +65,8 @@ def _resolve(name: str) -> Any:
         refuse(f"expected MODULE:NAME, got '{name}'")
     if sys.path[:1] != [os.getcwd()]:
         sys.path.insert(0, os.getcwd())
-    value: Any = import_module(module)
+    with _training_guard.importing(module):
+        value: Any = import_module(module)
     for part in attribute.split("."):
         if not hasattr(value, part):
             refuse(f"the module '{module}' has no '{attribute}'")

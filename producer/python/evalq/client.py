@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Union
 
-from . import _arguments, _library
+from . import _arguments, _library, _training_guard
 from ._client_session import ClientSession, StateDict
 from ._handle import Needs, Submit, Suites
 from ._library import EvalqError
@@ -73,6 +73,7 @@ class Client(ClientSession):
         ring_directory: Optional[Path] = None,
         close_seconds: float = 10.0,
     ) -> None:
+        _training_guard.refuse_in_evaluator()
         options: Dict[str, Any] = {
             "url": url,
             "run": run,

@@ -10,6 +10,7 @@ import math
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .. import _training_guard
 from .._variant import curve, curves
 from ..client import Client
 from ..result import Result
@@ -42,6 +43,7 @@ class TrainingRun:
         hold_seconds: float,
         pending: Iterable[Any] = (),
     ) -> None:
+        _training_guard.refuse_in_evaluator()
         self.suites = list(suites)
         self.variant = variant
         self.held = HeldCheckpoints()
