@@ -47,7 +47,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
         install lmms-engine --no-deps lmms-engine==0.1.4
         install "what lmms_eval needs" fastapi==0.165.0 pydantic==2.14.3 httpx==0.28.1 uvicorn loguru python-dotenv jsonlines \
             pytablewriter sacrebleu evaluate datasets numexpr tenacity einops sympy tqdm-multiprocess latex2sympy2 zstandard pillow \
-            nltk openai opencv-python-headless 'av<16' tiktoken scikit-learn
+            nltk openai opencv-python-headless 'av<16' tiktoken scikit-learn 'filelock<4'
         DS_BUILD_OPS=0 install deepspeed --no-build-isolation --no-deps deepspeed==0.19.8 hjson py-cpuinfo ninja msgpack einops
     fi
     [ -z "$complete" ] || cksum <"$requirements" >"$venv/installed"
