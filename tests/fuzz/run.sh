@@ -79,6 +79,11 @@ quietly cmake -S . -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang-14 -DEVQ_SANITI
     -DCMAKE_C_FLAGS=-fsanitize=fuzzer-no-link
 [ $# -gt 0 ] || set -- $(ls tests/fuzz/fuzz_*.c | sed 's:.*/fuzz_::; s:\.c$::')
 
+# built LIBRARY: the path of its archive, which the build of a library that needs it has made.
+built() {
+    find "$build" -name "libevq_$1.a"
+}
+
 # compile NAME: what it needs beside shared/ stands in its comment "fuzz: LIBRARY...". 1: it needs what is not installed.
 compile() {
     source=tests/fuzz/fuzz_$1.c
@@ -91,11 +96,12 @@ compile() {
             return 1
         fi
         quietly cmake --build "$build" --target "evq_$need"
-        archives="$archives $(find "$build" -name "libevq_$need.a")"
-        [ "$need" != gateway ] || archives="$archives $(pkg-config --libs libmicrohttpd)"
-        if [ "$need" = engine ]; then
-            archives="$archives $(find "$build" -name 'libevq_kernels_cpu.a') $(find "$build" -name 'libevq_samples.a')"
-        fi
+        archives="$archives $(built "$need")"
+        case $need in
+        gateway) archives="$archives $(built samples) $(pkg-config --libs libmicrohttpd)" ;;
+        engine) archives="$archives $(built samples) $(built kernels_cpu)" ;;
+        logger) archives="$archives $(built samples)" ;;
+        esac
     done
     # shellcheck disable=SC2086 # Words on purpose.
     quietly clang-14 -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,$sanitize -fno-sanitize-recover=all \
