@@ -19,9 +19,15 @@ import sink_files
 from stage import BIN, DEADLINE, TOOLS, arguments, free_port, until
 
 CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-KNOWN = (  # No fault of evalq's.
-    (r"libc\.so\.6:fts64_open", "glibc 2.36: fts_open() uses what it could not allocate"),
-    (r"libevalq_cuda\.so\+0x[0-9a-f]+ ld-linux", "the CUDA runtime registers its kernels in memory that it did not get, as it is loaded"),
+# How a program ended, who asked for the memory, and why this is no fault of evalq's.
+KNOWN = (
+    (-signal.SIGSEGV, r"libc\.so\.6:fts64_open", "glibc 2.36: fts_open() uses what it could not allocate"),
+    (
+        -signal.SIGSEGV,
+        r"libevalq_cuda\.so\+0x[0-9a-f]+ ld-linux",
+        "the CUDA runtime registers its kernels in memory that it did not get, as it is loaded",
+    ),
+    (127, r"calloc ld-linux\S+ .*libc\.so\.6:dlopen", "glibc's loader ends a program that has no memory while it loads a library"),
 )
 PRELOAD = os.path.join(TOOLS, "libfail_allocation.so")
 
@@ -85,8 +91,8 @@ class Part(parts.Part):
 
     def ended_well(self, code: int, err: str) -> None:
         """Of a program whose allocation failed, and which then ended by itself."""
-        for caller, why in KNOWN:
-            if code == -signal.SIGSEGV and re.search(caller, self.callers):
+        for ended, caller, why in KNOWN:
+            if code == ended and re.search(caller, self.callers):
                 self.known[why] = self.known.get(why, 0) + 1
                 return
         if code not in CODES:
