@@ -27,20 +27,22 @@ ROWS: Dict[str, List[str]] = {
     "`HEAD`": ["HEAD /health", "HEAD /jobs/ID", "HEAD /queue", "HEAD /tasks", "HEAD /models"],
     "a wrong method of `/jobs/ID`": ["POST /jobs/ID", "PUT /jobs/ID", "PATCH /jobs/ID", "OPTIONS /jobs/ID"],
     "a path that ends in `/`": ["GET /health/", "GET /queue/", "GET /evaluate/"],
-    "`/`, `/docs`, `/redoc`, `/openapi.json`": ["GET /", "GET /docs", "GET /redoc", "GET /openapi.json"],
+    "`/`": ["GET /"],
+    "`/docs`, `/redoc`": ["GET /docs", "GET /redoc"],
+    "`/openapi.json`": ["GET /openapi.json"],
     "`/queue`": ["GET /queue"],
     "`/tasks`, `/models`": ["GET /tasks", "GET /models"],
     "`model_args` as text": ['evaluate model_args="*"'],
     "`lmms_engine_kwargs`": ["evaluate lmms_engine_kwargs=*"],
     "`num_gpus` above 64": ["evaluate num_gpus=65", "evaluate num_gpus=1000"],
     "NaN and Infinity": ["evaluate NaN", "evaluate Infinity", "evaluate -Infinity", "evaluate NaN in model_args"],
-    "what JSON or UTF-8 cannot carry": ["evaluate num_fewshot=1180591620717411303424", "evaluate not utf-8", "evaluate a lone surrogate", "evaluate a NUL"],
+    "not JSON or not UTF-8, below": ["evaluate num_fewshot=1180591620717411303424", "evaluate not utf-8", "evaluate a lone surrogate", "evaluate a NUL"],
     "broken JSON": ["evaluate not json", "evaluate a word", "evaluate a comma too many"],
-    "a body of more than 24 KiB": ["evaluate 30 KiB", "evaluate 1 MiB"],
-    "another `Content-Type` than `application/json`": [
+    "a body above 24 KiB": ["evaluate 30 KiB", "evaluate 1 MiB"],
+    "another `Content-Type`": [
         "evaluate as text/plain", "evaluate as application/x-www-form-urlencoded", "evaluate as application/vnd.api+json", "evaluate as None",
     ],
-    "`/merge` of a path beneath no root": [
+    "`/merge` outside every root": [
         'merge {"checkpoint_path": ""}', 'merge {"checkpoint_path": "/nowhere/checkpoint-1"}', 'merge {"checkpoint_path": "relative"}',
     ],
 }  # fmt: skip
