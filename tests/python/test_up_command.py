@@ -3,6 +3,7 @@ that it needs."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -257,6 +258,19 @@ class UpCommandTest(unittest.TestCase):
         self.assertEqual(process.wait(DEADLINE), 0, self.said())
         self.assertRegex(self.said(), "evalq: warning: there is no make_trainer .*; its jobs will fail")
         self.assertNotIn("evaluators are ready", self.said())
+
+    def test_the_state_of_the_evaluators_decides_and_not_the_words_of_the_cause(self) -> None:
+        for final, state, advice in ((True, "failed", "its jobs will fail"), (False, "retry", "the first job tries again")):
+            self.write("evalq.yaml", PERSISTENT)
+            error = {"type": "error", "final": final, "message": "the disk failed for good" if not final else "no data"}
+            self.write("warm.py", f"print({json.dumps(json.dumps(error))}, flush=True)\nimport time\ntime.sleep(600)\n")
+            process = self.start("/bin/sh", "-c", f"{BIN}/evalq status --json >status.json")
+            self.assertEqual(process.wait(DEADLINE), 0, self.said())
+            self.assertIn(f"evalq: warning: evaluator 'script': {error['message']}; {advice}", self.said())
+            with open(os.path.join(self.directory, "status.json"), encoding="utf-8") as file:
+                workers = json.load(file)["stats"]["workers"]
+            alive = [worker["info"] for worker in workers if worker["state"] == "alive"]
+            self.assertEqual({slot["evaluators"] for info in alive for slot in info["slots"]}, {state})
 
     def test_the_command_need_not_wait_for_evaluators(self) -> None:
         self.write("evalq.yaml", PERSISTENT)

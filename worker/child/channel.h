@@ -7,7 +7,7 @@
  *                       cancel {}
  *                       piece {status message}    the answer to a piece
  *                       exit {}
- *   to the supervisor   hello {version note devices}
+ *   to the supervisor   hello {version note evaluators devices}
  *                       progress {done total status}
  *                       task {result}
  *                       piece {task digest bytes at data}    of a samples file

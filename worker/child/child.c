@@ -326,11 +326,21 @@ static bool natives_served(const struct evq_config *config)
     return false;
 }
 
+/* The word of the worker's status for the persistent evaluators of a slot. docs/protocol.md. */
+static const char *evaluators_state(enum evq_status start)
+{
+    if (start == EVQ_OK) {
+        return "ready";
+    }
+    return evq_lease_fail_kind(start, false) == EVQ_FAIL_FATAL ? "failed" : "retry";
+}
+
 static enum evq_status child_open(struct child *child, const struct evq_options *options,
                                   struct evq_error *err)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
     char note[512] = "";
+    const char *evaluators = "";
 
     devices = devices != NULL ? devices : "";
     enum evq_status status = evq_config_load(&options->source, &child->config, err);
@@ -347,11 +357,12 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
     }
     if (status == EVQ_OK && options->warm) {
         const struct evq_eval_report report = {.context = child, .progress = child_progress};
-        char lack[sizeof(note)];
-        status = evq_runner_start(child->runner, &report, lack, sizeof(lack), err);
-        if (lack[0] != '\0') {
+        struct evq_error fault;
+        status = evq_runner_start(child->runner, &report, &fault, err);
+        evaluators = evaluators_state(fault.status);
+        if (fault.status != EVQ_OK) {
             // This is more urgent than the note of the native engine.
-            memcpy(note, lack, sizeof(note));
+            (void)snprintf(note, sizeof(note), "%s", fault.message);
         }
     }
     if (status != EVQ_OK) {
@@ -360,9 +371,9 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
     prune(child); // The previous child may have been killed and may have left files.
     // The directory is made before anybody waits for it. If that fails, the first job reports why.
     (void)!scratch_have(child, NULL);
-    const struct evq_field fields[] = {evq_channel_text("version", EVQ_VERSION),
-                                       evq_channel_text("note", note),
-                                       evq_channel_text("devices", devices)};
+    const struct evq_field fields[] = {
+        evq_channel_text("version", EVQ_VERSION), evq_channel_text("note", note),
+        evq_channel_text("evaluators", evaluators), evq_channel_text("devices", devices)};
     return note_tell(child, "hello", fields, sizeof(fields) / sizeof(fields[0]), err);
 }
 

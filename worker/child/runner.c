@@ -142,12 +142,12 @@ static enum evq_status persistent_have(struct evq_runner *runner,
 }
 
 enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
-                                 char *ret_note, size_t note_bytes, struct evq_error *err)
+                                 struct evq_error *ret_fault, struct evq_error *err)
 {
     const struct evq_config *config = runner->config.config;
     struct evq_error fault;
 
-    ret_note[0] = '\0';
+    ret_fault->status = EVQ_OK;
     for (size_t i = 0; i < config->suite_count; i++) {
         const struct evq_suite *suite = &config->suites[i];
         const struct evq_evaluator *evaluator = evq_config_evaluator(config, suite->evaluator);
@@ -164,8 +164,8 @@ enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eva
         if (status == EVQ_E_STOPPED) {
             return evq_error_set(err, status, "%s", fault.message);
         }
-        if (status != EVQ_OK && ret_note[0] == '\0') {
-            (void)snprintf(ret_note, note_bytes, "%s", fault.message);
+        if (status != EVQ_OK && ret_fault->status == EVQ_OK) {
+            *ret_fault = fault;
         }
     }
     return EVQ_OK;

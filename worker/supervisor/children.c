@@ -300,6 +300,8 @@ static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->last_note_ms = evq_clock_mono_ms();
     if (strcmp(note->type, "hello") == 0) {
         (void)snprintf(slot->note, sizeof(slot->note), "%s", evq_channel_get_text(note, "note"));
+        (void)snprintf(slot->evaluators, sizeof(slot->evaluators), "%s",
+                       evq_channel_get_text(note, "evaluators"));
         evq_slot_move(slot, EVQ_SLOT_ON_HELLO);
         evq_log(slot->gpus > 0 && slot->note[0] != '\0' ? EVQ_LOG_WARN : EVQ_LOG_INFO,
                 "child_ready", "slot=%u pid=%ld devices=%s note=%s", slot->number, (long)slot->pid,
@@ -413,6 +415,7 @@ static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot,
     } else if (slot->failures == 0) {
         slot->note[0] = '\0'; // The note came from the hello of the dead child.
     }
+    slot->evaluators[0] = '\0';
     evq_sample_relay_drop(slot);
     evq_slot_close(slot);
     slot->start_ms = evq_clock_mono_ms() + restart_wait_ms(slot);

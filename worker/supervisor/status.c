@@ -55,6 +55,10 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
         if (evq_slot_waits_for_gpus(slot)) {
             evq_buffer_text(out, ", \"waits\": true");
         }
+        if (slot->evaluators[0] != '\0') {
+            evq_buffer_text(out, ", \"evaluators\": ");
+            evq_buffer_json_text(out, slot->evaluators);
+        }
         if (slot->note[0] != '\0') {
             evq_buffer_text(out, ", \"note\": ");
             evq_buffer_json_text(out, slot->note);

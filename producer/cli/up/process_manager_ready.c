@@ -95,13 +95,18 @@ static bool has_persistent(const struct evq_config *config)
     return false;
 }
 
-/* Counts the slots that are starting their evaluators. *ret_note: why one failed; "": none did. */
+struct failed_start {      // Of a slot's persistent evaluators.
+    char note[NOTE_BYTES]; // Why; "": none failed.
+    bool is_final;         // Its jobs will fail. Otherwise the first job tries again.
+};
+
+/* Counts the slots that are starting their evaluators. */
 static size_t slots_starting(const struct evq_process_manager *manager, size_t workers,
-                             char ret_note[NOTE_BYTES])
+                             struct failed_start *ret_failed)
 {
     json_t *stats = NULL;
     size_t starting = 0;
-    ret_note[0] = '\0';
+    *ret_failed = (struct failed_start){0};
     if (evq_view_stats(manager->cli, &stats, NULL) != EVQ_OK) {
         return workers; // Redis does not answer, so assume that all are starting.
     }
@@ -117,8 +122,10 @@ static size_t slots_starting(const struct evq_process_manager *manager, size_t w
             starting +=
                 strcmp(state, "starting") == 0 ||
                 (strcmp(state, "down") == 0 && note[0] == '\0' && !evq_json_true(slot, "waits"));
-            if (strstr(note, "evaluator '") != NULL) {
-                evq_error_escape(note, strlen(note), ret_note, NOTE_BYTES);
+            const char *evaluators = evq_json_text(slot, "evaluators", "ready");
+            if (strcmp(evaluators, "ready") != 0) {
+                evq_error_escape(note, strlen(note), ret_failed->note, NOTE_BYTES);
+                ret_failed->is_final = strcmp(evaluators, "failed") == 0;
             }
         }
     }
@@ -131,7 +138,7 @@ enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager 
 {
     const size_t workers = manager->service_count - 1; // The last is the logger.
     const int64_t began_ms = evq_clock_mono_ms();
-    char note[NOTE_BYTES] = "";
+    struct failed_start failed;
     char took[EVQ_TERMINAL_SPAN_BYTES];
 
     if (workers == 0 || !has_persistent(manager->cli->config)) {
@@ -140,16 +147,15 @@ enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager 
     evq_cli_say(manager->cli,
                 "evalq: the evaluators start; the command follows when they are ready "
                 "(--at-once does not wait for them)");
-    while (slots_starting(manager, workers, note) > 0) {
+    while (slots_starting(manager, workers, &failed) > 0) {
         const enum evq_status status = evq_process_manager_step(manager, -1, LOOK_MS, NULL, err);
         if (status != EVQ_OK || manager->stop_count > 0) {
             return status;
         }
     }
-    if (note[0] != '\0') {
-        const bool final = strstr(note, "failed for good") != NULL;
-        evq_cli_say(manager->cli, "evalq: warning: %s; %s", note,
-                    final ? "its jobs will fail" : "the first job tries again");
+    if (failed.note[0] != '\0') {
+        evq_cli_say(manager->cli, "evalq: warning: %s; %s", failed.note,
+                    failed.is_final ? "its jobs will fail" : "the first job tries again");
     } else {
         evq_cli_say(manager->cli, "evalq: the evaluators are ready after %s",
                     evq_terminal_span(evq_clock_mono_ms() - began_ms, took));
