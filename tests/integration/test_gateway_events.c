@@ -290,6 +290,25 @@ static void results_before_the_start_are_not_counted(void **state)
     FIXTURE_UNTIL(scraped(gateway, "suite=\"quick\",state=\"done\"} 1\n"));
 }
 
+/* The stream holds no result that all sinks have, so the gateway must find its metric elsewhere. */
+static void metrics_of_results_that_left_the_stream_are_there_after_a_restart(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    assert_int_equal(fixture_gateway_stop(gateway), 0);
+    fixture_finish(gateway->fx, "a/2/regular/quick", 0.5);
+    fixture_finish(gateway->fx, "a/1/regular/quick", 0.25);
+    fixture_finish(gateway->fx, "b/7/regular/quick", 0.75);
+    evq_reply_free(fixture_call(gateway->fx->raw, "XTRIM", fixture_key(gateway->fx, "results"),
+                                "MAXLEN", "0", NULL));
+    fixture_gateway_start(gateway, "--tokens", "tokens", NULL);
+    FIXTURE_UNTIL(scraped(gateway, "run=\"a\",variant=\"regular\",suite=\"quick\""));
+    FIXTURE_UNTIL(scraped(gateway, "run=\"b\",variant=\"regular\",suite=\"quick\""));
+    assert_true(scraped(gateway, "better=\"higher\"} 0.5\n"));
+    assert_true(scraped(gateway, "better=\"higher\"} 0.75\n"));
+    assert_false(scraped(gateway, "better=\"higher\"} 0.25\n"));
+    assert_true(scraped(gateway, "suite=\"quick\",state=\"done\"} 0\n"));
+}
+
 /* A paused job, or one at a cap, needs no worker, so an alert about it would never end. */
 static void paused_and_capped_jobs_are_not_unserved(void **state)
 {
@@ -384,6 +403,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(results_come_as_they_are_published_and_resume, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(results_before_the_start_are_not_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            metrics_of_results_that_left_the_stream_are_there_after_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(paused_and_capped_jobs_are_not_unserved, setup, teardown),
         cmocka_unit_test_setup_teardown(changes_of_state_are_sent_while_somebody_listens, setup,
                                         teardown),

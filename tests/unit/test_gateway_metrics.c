@@ -164,6 +164,8 @@ static void results_add_up(void **state)
     result.variant = "ema";
     evq_metrics_registry_take(registry, &result, true);
     result.variant = "regular";
+    result.finished_ms = -1; // An earlier evaluation of the same step.
+    evq_metrics_registry_take(registry, &result, true);
     loss.value = 0.75;
     result.step = 100;
     evq_metrics_registry_take(registry, &result, false);
@@ -212,6 +214,8 @@ static void series_are_bounded(void **state)
         const struct evq_result result = task_of(run, 1, &loss);
         evq_metrics_registry_take(registry, &result, false);
     }
+    const struct evq_result earlier = task_of("earlier", 1, &loss);
+    evq_metrics_registry_take(registry, &earlier, true); // It replaces none.
     evq_buffer_init(&out, 0);
     evq_metrics_registry_write(registry, "q", &out);
     const char *text = evq_buffer_string(&out);
@@ -220,6 +224,7 @@ static void series_are_bounded(void **state)
     }
     assert_int_equal(count, EVQ_METRICS_REGISTRY_SERIES_MAX);
     assert_null(strstr(text, "run=\"run9\""));
+    assert_null(strstr(text, "run=\"earlier\""));
     holds(text, "run=\"run10\"");
     holds(text, run);
     evq_buffer_free(&out);

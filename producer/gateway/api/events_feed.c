@@ -18,6 +18,7 @@
 #define ENTRIES      100
 #define BEFORE_MAX   500 // Entries of before its start that it keeps.
 #define RUNNING_MAX  500
+#define RESTORED_MAX 100 // Runs whose metrics are read again at the start.
 #define VANISHED_MAX 50
 
 struct follow {
@@ -26,6 +27,7 @@ struct follow {
     char last[EVQ_EVENTS_ID_BYTES];   // Id of the newest entry that was sent.
     char epoch[48];
     bool primed;
+    bool restored; // The metrics of earlier results were read.
     bool failing;
     json_t *running;   // Id -> fields as they were sent last; NULL: nobody listened.
     char numbers[512]; // The numbers of jobs as they were sent last.
@@ -190,6 +192,37 @@ static enum evq_status parse(enum evq_status status, char *text, json_t **ret,
                                 : evq_error_set(err, EVQ_E_CORRUPT, "a view that is no object");
 }
 
+static void restore_one(void *context, const struct evq_result *result)
+{
+    evq_metrics_registry_take(context, result, true);
+}
+
+/* Reads the results that Redis keeps of the newest runs. The stream does not hold a result any more
+ * when all sinks have it, but Prometheus needs its metric also after a restart of the gateway. */
+static enum evq_status restore_metrics(struct follow *f, struct evq_error *err)
+{
+    char *text = NULL;
+    json_t *page = NULL;
+    enum evq_status status = evq_queue_runs(f->feed->queue, "", &text, err);
+    status = parse(status, text, &page, err);
+    const json_t *runs = json_object_get(page, "runs");
+    for (size_t i = 0; i < json_array_size(runs) && i < RESTORED_MAX; i++) {
+        const char *run = json_string_value(json_object_get(json_array_get(runs, i), "run"));
+        int64_t cursor = 0;
+        for (int64_t from = -1; run != NULL && status == EVQ_OK && cursor != from;) {
+            from = cursor;
+            status = atomic_load(&f->feed->stop)
+                         ? EVQ_E_STOPPED
+                         : evq_queue_run_results(f->feed->queue, run, &cursor, restore_one,
+                                                 evq_events_metrics_registry(f->feed->events), err);
+        }
+    }
+    json_decref(page);
+    const bool again = status == EVQ_E_STOPPED || evq_conn_is_outage(status);
+    f->restored = !again; // Any other error must not keep the gateway from following the queue.
+    return again ? status : EVQ_OK;
+}
+
 static enum evq_status look_at_numbers(struct follow *f, bool *ret_news, struct evq_error *err)
 {
     char *text = NULL;
@@ -321,6 +354,9 @@ static enum evq_status step(struct follow *f, int64_t *look_at_ms, bool *ret_new
 {
     size_t count = 0;
     enum evq_status status = f->primed ? EVQ_OK : prime(f, err);
+    if (status == EVQ_OK && !f->restored) {
+        status = restore_metrics(f, err);
+    }
     if (status == EVQ_OK) {
         status = follow_stream(f, &count, err);
     }

@@ -42,6 +42,7 @@ struct series {
     char metric[132];
     int32_t higher_is_better;
     int64_t step;
+    int64_t finished_ms;
     double value;
     uint64_t taken; // When it had its last value, counted in values.
 };
@@ -115,9 +116,11 @@ static bool is_series(const struct series *series, const struct evq_result *resu
            strcmp(series->variant, result->variant) == 0;
 }
 
-/* Its own, or a new one, in the place of the one longest without a value when all are taken. */
+/* Returns the series of the metric, or a new one. If all are taken, the new one replaces the series
+ * that has had no value for longest; may_replace false: returns NULL instead. */
 static struct series *series_of(struct evq_metrics_registry *registry,
-                                const struct evq_result *result, const char *metric)
+                                const struct evq_result *result, const char *metric,
+                                bool may_replace)
 {
     struct series *oldest = registry->series;
 
@@ -130,6 +133,8 @@ static struct series *series_of(struct evq_metrics_registry *registry,
     }
     if (registry->series_count < EVQ_METRICS_REGISTRY_SERIES_MAX) {
         oldest = &registry->series[registry->series_count++];
+    } else if (!may_replace) {
+        return NULL;
     }
     *oldest = (struct series){.step = -1};
     (void)snprintf(oldest->run, sizeof(oldest->run), "%s", result->run);
@@ -140,14 +145,26 @@ static struct series *series_of(struct evq_metrics_registry *registry,
     return oldest;
 }
 
-static void take_metrics(struct evq_metrics_registry *registry, const struct evq_result *result)
+/* Late results of earlier steps are not the newest. */
+static bool is_newer(const struct evq_result *result, const struct series *series)
+{
+    return result->step > series->step ||
+           (result->step == series->step && result->finished_ms >= series->finished_ms);
+}
+
+static void take_metrics(struct evq_metrics_registry *registry, const struct evq_result *result,
+                         bool before)
 {
     for (size_t i = 0; i < result->metric_count; i++) {
         const struct evq_metric *metric = &result->metrics[i];
-        struct series *series = series_of(registry, result, metric->name);
+        struct series *series = series_of(registry, result, metric->name, !before);
+        if (series == NULL) {
+            continue;
+        }
         series->taken = ++registry->values;
-        if (result->step >= series->step) { // Late results of earlier steps are not the newest.
+        if (is_newer(result, series)) {
             series->step = result->step;
+            series->finished_ms = result->finished_ms;
             series->value = metric->value;
             series->higher_is_better = evq_metric_direction(metric);
         }
@@ -167,7 +184,7 @@ void evq_metrics_registry_take(struct evq_metrics_registry *registry,
     (void)pthread_mutex_lock(&registry->lock);
     struct suite *suite = before ? NULL : suite_of(registry, result->suite);
     if (result->task[0] != '\0') {
-        take_metrics(registry, result);
+        take_metrics(registry, result, before);
         if (suite != NULL) {
             histogram_add(&suite->parts[PART_WAIT], (double)result->timing.queued_ms / 1e3);
             histogram_add(&suite->parts[PART_LOAD], (double)result->timing.load_us / 1e6);

@@ -19,8 +19,8 @@ struct evq_metrics_registry *evq_metrics_registry_new(void);           // NULL: 
 void evq_metrics_registry_free(struct evq_metrics_registry *registry); // Accepts NULL.
 
 /*
- * Takes one entry of the stream, the result of a task or the end of a job. Pass each once, in
- * order. before: the entry is older than this gateway; its metrics are kept, but it is not counted.
+ * Takes the result of a task or the end of a job. Pass each entry of the stream once. before: it is
+ * older than this gateway, so it is not counted and replaces no series. It may be passed again.
  */
 void evq_metrics_registry_take(struct evq_metrics_registry *registry,
                                const struct evq_result *result, bool before);
