@@ -119,18 +119,9 @@ void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...)
 
 void evq_buffer_integer(struct evq_buffer *buffer, int64_t value)
 {
-    char digits[24];
-    size_t at = sizeof digits;
-    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    char text[EVQ_DECIMAL_BYTES];
 
-    do {
-        digits[--at] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left > 0);
-    if (value < 0) {
-        digits[--at] = '-';
-    }
-    evq_buffer_append(buffer, digits + at, sizeof digits - at);
+    evq_buffer_append(buffer, text, evq_decimal_integer(value, text));
 }
 
 void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes)

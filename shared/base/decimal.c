@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DIGITS   17
-#define LARGEST  UINT64_C(100000000000000000) // 10^17: one digit too many.
-#define FAST_MIN 1e-10                        // 10^26 is the largest power that this needs.
-#define FAST_MAX 1e15
+#define DIGITS    17
+#define LARGEST   UINT64_C(100000000000000000) // 10^17: one digit too many.
+#define FAST_MIN  1e-36                        // Needs 10^53: twice the largest power below.
+#define FAST_MAX  1e15
+#define POWER_MAX 27
 
 /* Powers of ten that a long double of 64 or more bits holds exactly. */
 static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,
@@ -18,11 +19,19 @@ static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1
                                      1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L,
                                      1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
 
+/* The value times a power of ten, which is at most 2 * POWER_MAX, to the nearest integer. */
+static uint64_t scaled(double value, int power)
+{
+    const long double first = (long double)value * powers[power < POWER_MAX ? power : POWER_MAX];
+
+    return (uint64_t)llrintl(power > POWER_MAX ? first * powers[power - POWER_MAX] : first);
+}
+
 /*
  * Computes the 17 digits of a value between FAST_MIN and FAST_MAX, and the exponent of the first
- * one. The product is exact to 2^-64 of itself, which is less than 1/128 of the last digit. So the
- * digits are at most 0.51 units of the last one away, which is less than half of the distance
- * between two doubles: they read back exactly.
+ * one. Both products together are exact to 2^-63 of the result, which is less than 1/64 of the last
+ * digit. So the digits are at most 0.52 units of the last one away, which is less than half of the
+ * distance between two doubles, at least 0.55: they read back exactly.
  */
 static uint64_t digits_of(double value, int *ret_exponent)
 {
@@ -30,10 +39,10 @@ static uint64_t digits_of(double value, int *ret_exponent)
 
     (void)frexp(value, &binary);
     int exponent = (int)floor((binary - 1) * 0.30102999566398120); // Of ten; one too low at times.
-    uint64_t digits = (uint64_t)llrintl((long double)value * powers[DIGITS - 1 - exponent]);
+    uint64_t digits = scaled(value, DIGITS - 1 - exponent);
     if (digits >= LARGEST) {
         exponent++;
-        digits = (uint64_t)llrintl((long double)value * powers[DIGITS - 1 - exponent]);
+        digits = scaled(value, DIGITS - 1 - exponent);
     }
     *ret_exponent = exponent;
     return digits;
@@ -102,4 +111,21 @@ size_t evq_decimal_write(double value, char out[EVQ_DECIMAL_BYTES])
     }
     const uint64_t digits = digits_of(value, &exponent);
     return sign + place_digits(digits, exponent, out + sign);
+}
+
+size_t evq_decimal_integer(int64_t value, char out[EVQ_DECIMAL_BYTES])
+{
+    char digits[EVQ_DECIMAL_BYTES];
+    size_t at = sizeof digits;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+
+    do {
+        digits[--at] = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
+    if (value < 0) {
+        digits[--at] = '-';
+    }
+    memcpy(out, digits + at, sizeof digits - at);
+    return sizeof digits - at;
 }

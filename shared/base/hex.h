@@ -1,16 +1,24 @@
 /*
- * A 128-bit hash as text. Any thread.
+ * Hashes as lower-case hexadecimal digits and a NUL. Any thread.
  */
 #ifndef EVQ_SHARED_BASE_HEX_H
 #define EVQ_SHARED_BASE_HEX_H
 
 #include <stdint.h>
-#include <stdio.h>
 
-/* 32 lower-case hexadecimal digits, the high half first, and a NUL. */
+static inline void evq_hex_64(uint64_t hash, char out[17])
+{
+    for (int i = 15; i >= 0; i--, hash >>= 4) {
+        out[i] = "0123456789abcdef"[hash & 15];
+    }
+    out[16] = '\0';
+}
+
+/* The high half first. */
 static inline void evq_hex_128(uint64_t high, uint64_t low, char out[33])
 {
-    (void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)high, (unsigned long long)low);
+    evq_hex_64(high, out);
+    evq_hex_64(low, out + 16);
 }
 
 #endif

@@ -6,10 +6,11 @@
 
 #include "shared/queue/result.h"
 
-static void put_text(struct evq_buffer *out, const char *key, const char *value)
+/* before: the key, as in ",\"output\":". */
+static void put_text(struct evq_buffer *out, const char *before, const char *value)
 {
     if (value != NULL) {
-        evq_buffer_printf(out, ",\"%s\":", key);
+        evq_buffer_text(out, before);
         evq_buffer_json_text(out, value);
     }
 }
@@ -26,9 +27,9 @@ void evq_sample_write(const struct evq_sample *sample, struct evq_buffer *out)
         evq_buffer_json_double(out, sample->scores[i].value);
     }
     evq_buffer_text(out, "}");
-    put_text(out, "output", sample->output);
-    put_text(out, "target", sample->target);
-    put_text(out, "cluster", sample->cluster);
+    put_text(out, ",\"output\":", sample->output);
+    put_text(out, ",\"target\":", sample->target);
+    put_text(out, ",\"cluster\":", sample->cluster);
     if (!isnan(sample->logprob)) {
         evq_buffer_text(out, ",\"logprob\":");
         evq_buffer_json_double(out, sample->logprob);
@@ -43,11 +44,11 @@ void evq_sample_write(const struct evq_sample *sample, struct evq_buffer *out)
 void evq_samples_header_write(const struct evq_samples_header *header, struct evq_buffer *out)
 {
     evq_buffer_printf(out, "{\"evalq_samples\":%d", EVQ_SAMPLES_FORMAT);
-    put_text(out, "job", header->job);
-    put_text(out, "task", header->task);
-    put_text(out, "suite_digest", header->suite_digest);
-    put_text(out, "data_digest", header->data_digest);
-    put_text(out, "weighted", header->weighted);
+    put_text(out, ",\"job\":", header->job);
+    put_text(out, ",\"task\":", header->task);
+    put_text(out, ",\"suite_digest\":", header->suite_digest);
+    put_text(out, ",\"data_digest\":", header->data_digest);
+    put_text(out, ",\"weighted\":", header->weighted);
     if (header->limit > 0) {
         evq_buffer_text(out, ",\"limit\":");
         evq_buffer_integer(out, header->limit);

@@ -215,9 +215,9 @@ static void buffer_json_double_reads_back_random_values(void **state)
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        double value = ldexp(1.0 + (double)(seed >> 12) / 4503599627370496.0, i % 120 - 60);
+        double value = ldexp(1.0 + (double)(seed >> 12) / 4503599627370496.0, i % 260 - 130);
         if (i % 5 == 0) {
-            value = pow(10, i % 30 - 12);
+            value = pow(10, i % 56 - 38);
             value = nextafter(value, (seed & 1) != 0 ? 0.0 : INFINITY);
         } else if (i % 5 == 1) {
             value = (double)(float)value;

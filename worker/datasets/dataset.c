@@ -10,7 +10,8 @@
 #include "worker/tasks/task_options.h"
 
 static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy};
-#define FORMAT_COUNT (sizeof(formats) / sizeof(formats[0]))
+#define FORMAT_COUNT     (sizeof(formats) / sizeof(formats[0]))
+#define HASHES_BYTES_MAX ((size_t)64 << 20) // 8 million samples.
 
 static const char *const option_keys[] = {"format", "inputs", "labels", "targets",
                                           "scale",  "shift",  "limit",  NULL};
@@ -304,6 +305,7 @@ void evq_dataset_free(struct evq_dataset *dataset)
     if (dataset != NULL) {
         free(dataset->inputs.data);
         free(dataset->answers.data);
+        free(dataset->sample_hashes);
         evq_arena_free(dataset->arena);
     }
 }
@@ -329,9 +331,33 @@ bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_tas
     return current;
 }
 
+/* The bytes of the kept hashes; 0: the data set is so large that none are kept. */
+static size_t hashes_bytes(const struct evq_dataset *dataset)
+{
+    const size_t bytes = (size_t)dataset->count * sizeof *dataset->sample_hashes;
+
+    return bytes <= HASHES_BYTES_MAX ? bytes : 0;
+}
+
 size_t evq_dataset_bytes(const struct evq_dataset *dataset)
 {
-    return dataset->inputs.bytes + dataset->answers.bytes;
+    return dataset->inputs.bytes + dataset->answers.bytes + hashes_bytes(dataset);
+}
+
+uint64_t evq_dataset_hash(struct evq_dataset *dataset, int64_t sample, const float *inputs)
+{
+    const size_t bytes = (size_t)dataset->columns * sizeof *inputs;
+
+    if (dataset->sample_hashes == NULL && hashes_bytes(dataset) > 0) {
+        dataset->sample_hashes = calloc(1, hashes_bytes(dataset)); // NULL: nothing is kept.
+    }
+    if (dataset->sample_hashes == NULL) {
+        return XXH3_64bits(inputs, bytes);
+    }
+    if (dataset->sample_hashes[sample] == 0) {
+        dataset->sample_hashes[sample] = XXH3_64bits(inputs, bytes);
+    }
+    return dataset->sample_hashes[sample];
 }
 
 enum evq_status evq_dataset_check_labels(const struct evq_dataset *dataset, int32_t classes,

@@ -1,7 +1,8 @@
 /*
  * The data of a task over samples: inputs and answers (labels or targets) as arrays from files.
  * They are kept in their own type and converted row by row for a batch. Each format is one file,
- * registered in dataset.c. Read-only once open.
+ * registered in dataset.c. Read-only once open, except for evq_dataset_hash(), which one thread may
+ * call.
  */
 #ifndef EVQ_WORKER_DATASETS_DATASET_H
 #define EVQ_WORKER_DATASETS_DATASET_H
@@ -52,6 +53,7 @@ struct evq_dataset {
     float scale, shift;                 // input = stored * scale + shift.
     int64_t label_min_at, label_max_at; // The samples with the smallest and the largest label.
     char digest[33];                    // XXH3-128 of the used samples and of what changes them.
+    uint64_t *sample_hashes;            // See evq_dataset_hash(); 0: not computed yet.
 };
 
 /*
@@ -87,6 +89,11 @@ void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_
                         int32_t rows, int32_t *out);
 void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64_t stride,
                          int32_t rows, float *out);
+
+/* XXH3-64 of the inputs of a sample, which are in `inputs` as evq_dataset_inputs() made them. It is
+ * computed once for each sample and kept with the data, so that the next job does not wait for it.
+ */
+uint64_t evq_dataset_hash(struct evq_dataset *dataset, int64_t sample, const float *inputs);
 
 /* For the formats: value i of an array of integers. */
 int64_t evq_array_integer(const struct evq_array *array, int64_t i);

@@ -106,10 +106,7 @@ static void classification_keep(const struct evq_task_config *config,
     if (read_top_k(config, &top_k, NULL) == EVQ_OK && top_k > 0) {
         evq_task_score_add(sample, "top_k_accuracy", row->in_top_k ? 1.0 : 0.0);
     }
-    (void)snprintf(texts->output, sizeof(texts->output), "%d", (int)row->predicted);
-    (void)snprintf(texts->target, sizeof(texts->target), "%d", (int)label);
-    sample->output = texts->output;
-    sample->target = texts->target;
+    evq_task_answers(sample, texts, row->predicted, label);
 }
 
 static const struct evq_task_samples classification_samples = {.answers = EVQ_ANSWER_LABELS,

@@ -100,10 +100,7 @@ static void multiple_choice_keep(const struct evq_windows *windows, int64_t wind
     evq_task_score_add(sample, "acc", best < 0 ? (double)NAN : (double)(best == item->gold));
     evq_task_score_add(sample, "acc_norm", norm ? 1.0 : 0.0);
     evq_task_score_add(sample, "acc_bytes", bytes ? 1.0 : 0.0);
-    (void)snprintf(texts->output, sizeof(texts->output), "%d", (int)best);
-    (void)snprintf(texts->target, sizeof(texts->target), "%d", (int)item->gold);
-    sample->output = texts->output;
-    sample->target = texts->target;
+    evq_task_answers(sample, texts, best, item->gold);
     sample->logprob = -windows->results[window + item->gold].loss;
     sample->tokens = windows->items[window + item->gold].scored;
 }

@@ -49,6 +49,15 @@ void evq_task_score_add(struct evq_sample *sample, const char *name, double valu
     sample->scores[sample->score_count++] = (struct evq_sample_score){name, value};
 }
 
+void evq_task_answers(struct evq_sample *sample, struct evq_task_texts *texts, int32_t output,
+                      int32_t target)
+{
+    texts->output[evq_decimal_integer(output, texts->output)] = '\0';
+    texts->target[evq_decimal_integer(target, texts->target)] = '\0';
+    sample->output = texts->output;
+    sample->target = texts->target;
+}
+
 void evq_task_sum_add(struct evq_task_sum *sum, double value)
 {
     const double total = sum->value + value;

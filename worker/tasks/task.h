@@ -7,6 +7,7 @@
 #define EVQ_WORKER_TASKS_TASK_H
 
 #include "kernels/backend.h"
+#include "shared/base/decimal.h"
 #include "shared/config/config.h"
 #include "shared/queue/result.h"
 #include "shared/samples/sample.h"
@@ -27,9 +28,11 @@ struct evq_task_sum_name {
     bool is_count;
 };
 
+#define EVQ_TASK_TEXT_BYTES (EVQ_DECIMAL_BYTES + 1)
+
 struct evq_task_texts { // Room for the numbers that a sample shows as text.
-    char output[32];
-    char target[32];
+    char output[EVQ_TASK_TEXT_BYTES];
+    char target[EVQ_TASK_TEXT_BYTES];
 };
 
 struct evq_task_samples {         // A task over samples that have one answer each.
@@ -86,6 +89,9 @@ enum evq_status evq_task_find(const struct evq_task_config *config,
 
 /* For the tasks: adds a score to a sample, which has room. */
 void evq_task_score_add(struct evq_sample *sample, const char *name, double value);
+/* For the tasks: output and target of a sample are these numbers. */
+void evq_task_answers(struct evq_sample *sample, struct evq_task_texts *texts, int32_t output,
+                      int32_t target);
 
 /* Adds one value without losing digits. */
 void evq_task_sum_add(struct evq_task_sum *sum, double value);

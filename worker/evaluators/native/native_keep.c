@@ -5,39 +5,39 @@
 #include <stdio.h>
 #include <xxhash.h>
 
+#include "shared/base/hex.h"
 #include "worker/evaluators/native/native_run.h"
 
-#define ID_BYTES 48
+#define ID_BYTES (EVQ_DECIMAL_BYTES + 1 + 17)
 
-static void write_id(int64_t number, const void *input, size_t bytes, char out[ID_BYTES])
+static void write_id(int64_t number, uint64_t hash, char out[ID_BYTES])
 {
-    const uint64_t hash = XXH3_64bits(input, bytes);
-    size_t used = (size_t)snprintf(out, ID_BYTES, "%" PRId64 "-", number);
+    const size_t used = evq_decimal_integer(number, out);
 
-    for (int shift = 60; shift >= 0; shift -= 4) {
-        out[used++] = "0123456789abcdef"[(hash >> shift) & 15];
-    }
-    out[used] = '\0';
+    out[used] = '-';
+    evq_hex_64(hash, out + used + 1);
 }
 
 static const struct evq_sample empty = {.logprob = (double)NAN, .tokens = -1};
 
-void evq_native_keep_rows(struct evq_native_run *run, const struct evq_dataset *dataset,
-                          int64_t first, int64_t stride, int32_t rows, const int32_t *labels,
+void evq_native_keep_rows(struct evq_native_run *run, struct evq_dataset *dataset, int64_t first,
+                          int64_t stride, int32_t rows, const int32_t *labels,
                           const struct evq_row_result *results)
 {
     const size_t columns = (size_t)dataset->columns;
     const float *inputs = run->native->inputs;
+    struct evq_sample sample = empty; // It has a thousand bytes, so it is set up once.
 
     if (run->kept == NULL && first == 0) {
         run->kept = evq_sample_store_new(run->request, run->config->name, run->data_digest, "");
     }
     for (int32_t i = 0; run->kept != NULL && i < rows; i++) {
-        struct evq_sample sample = empty;
+        const int64_t number = first + i * stride;
         struct evq_task_texts texts;
         char id[ID_BYTES];
-        write_id(first + i * stride, inputs + (size_t)i * columns, columns * sizeof(*inputs), id);
+        write_id(number, evq_dataset_hash(dataset, number, inputs + (size_t)i * columns), id);
         sample.id = id;
+        sample.score_count = 0;
         run->task->samples->keep(run->config, &results[i], labels != NULL ? labels[i] : 0,
                                  run->native->model->outputs, &sample, &texts);
         evq_sample_store_add(run->kept, &sample);
@@ -54,7 +54,7 @@ static void keep_tokens(struct evq_native_run *run, const struct evq_windows *wi
     const int32_t *ids = windows->corpus->tokens.ids;
     char id[ID_BYTES];
 
-    write_id(number, ids + begin, (size_t)(end - begin) * sizeof(*ids), id);
+    write_id(number, XXH3_64bits(ids + begin, (size_t)(end - begin) * sizeof(*ids)), id);
     sample.id = id;
     sample.cluster = cluster[0] != '\0' ? cluster : NULL;
     run->task->tokens->keep(windows, window, item, &sample, &texts);

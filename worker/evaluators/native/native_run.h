@@ -61,8 +61,8 @@ enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_su
 
 /* Keeps the samples of a batch of rows: the samples first, first + stride and so on. labels NULL:
  * the task has none. */
-void evq_native_keep_rows(struct evq_native_run *run, const struct evq_dataset *dataset,
-                          int64_t first, int64_t stride, int32_t rows, const int32_t *labels,
+void evq_native_keep_rows(struct evq_native_run *run, struct evq_dataset *dataset, int64_t first,
+                          int64_t stride, int32_t rows, const int32_t *labels,
                           const struct evq_row_result *results);
 /* Keeps the samples of all windows, once they are scored. */
 void evq_native_keep_windows(struct evq_native_run *run, const struct evq_windows *windows);

@@ -22,8 +22,8 @@ static bool same_dataset(const void *thing, const void *key)
 }
 
 /* Finds the data set in the cache, or reads its files. */
-static enum evq_status find_dataset(struct evq_native_run *run,
-                                    const struct evq_dataset **ret_dataset, struct evq_error *err)
+static enum evq_status find_dataset(struct evq_native_run *run, struct evq_dataset **ret_dataset,
+                                    struct evq_error *err)
 {
     struct evq_native_cache *warm = &run->native->datasets;
     struct evq_arena *arena = evq_arena_new(0);
@@ -114,7 +114,7 @@ static enum evq_status grow_inputs(struct evq_native *native, size_t values, str
 }
 
 struct batch { // The answers of a batch, and its results.
-    const struct evq_dataset *dataset;
+    struct evq_dataset *dataset;
     int32_t *labels;
     float *targets;
     struct evq_row_result *results;
@@ -192,7 +192,7 @@ static enum evq_status run_batch(struct evq_native_run *run, const struct batch 
 
 /* Shard s takes the samples s, s + shard_count, s + 2 * shard_count and so on, so that each sample
  * belongs to exactly one shard. */
-static enum evq_status run_batches(struct evq_native_run *run, const struct evq_dataset *dataset,
+static enum evq_status run_batches(struct evq_native_run *run, struct evq_dataset *dataset,
                                    struct evq_task_sum *sums, struct evq_error *err)
 {
     const bool sharded = run->request->shard_count > 0 && run->request->shard >= 0;
@@ -223,7 +223,7 @@ static enum evq_status run_batches(struct evq_native_run *run, const struct evq_
 enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_sum *sums,
                                    struct evq_error *err)
 {
-    const struct evq_dataset *dataset = NULL;
+    struct evq_dataset *dataset = NULL;
     struct evq_model *model = NULL;
 
     enum evq_status status = find_dataset(run, &dataset, err);
