@@ -32,7 +32,7 @@ struct evq_run_directories {
     struct run_directory *first;
 };
 
-/* The directory and the lock in it are there; both anew where they were removed. */
+/* Makes the directory and takes its lock, again if somebody removed them. */
 static enum evq_status base_hold(struct evq_run_directories *directories, struct evq_error *err)
 {
     struct stat info;

@@ -40,7 +40,8 @@ void evq_csv_table_free(struct evq_csv_table *table)
     *table = (struct evq_csv_table){0};
 }
 
-/* items with room for one more than count things of a size; NULL: no memory, items stay. */
+/* Returns items, grown if needed to hold count + 1 elements of `size` bytes. NULL: no memory; items
+ * is unchanged. */
 static void *room_made(void *items, size_t count, size_t *room, size_t size)
 {
     if (count < *room) {

@@ -47,9 +47,9 @@ enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const
 /* Whether two names differ only in ASCII signs that MLflow allows in no key. */
 bool evq_mlflow_alike(const char *a, const char *b) EVQ_CHECK_RESULT;
 
-/* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore; the
- * letters of most scripts stay, and where others are lost a hash is the key's end, as where another
- * of the same result is alike (not alone). */
+/* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore.
+ * Letters of common scripts stay. If another letter is lost, or if another metric of the result
+ * would get the same key (alone is false), the key ends in a hash of its name. */
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
                        int64_t timestamp_ms, int64_t step);
 

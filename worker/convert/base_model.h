@@ -33,8 +33,8 @@ enum evq_status evq_base_roots_open(struct evq_base_roots *roots, const struct e
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_base_roots_close(struct evq_base_roots *roots);
 
-/* Opens the weights of the base that the user names. *ret_weights is NULL if it has none, or if
- * the checkpoint is an adapter, which contains its base already. */
+/* Opens the weights of the base that the user names. *ret_weights is NULL if the base has no
+ * weights, or if the checkpoint is an adapter, which was opened merged with its base. */
 enum evq_status evq_base_weights_open(const struct evq_base_roots *roots, const char *base,
                                       const struct evq_checkpoint *checkpoint,
                                       struct evq_checkpoint **ret_weights,

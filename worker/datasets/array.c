@@ -1,3 +1,5 @@
+/* What the readers of IDX and NumPy files share: opening the file, checking and allocating the
+ * array, and reading one of its integers. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -28,9 +28,9 @@ enum evq_corpus_kind {
 struct evq_passage {
     int64_t first;   // Position of its first token.
     int64_t context; // Number of its tokens that are only context.
-    // Number of its tokens, including the context. The fields below count the document as it is in
-    // the file, or the choice without its delimiter; 0: read from a file of tokens.
-    int64_t count;
+    int64_t count;   // Number of its tokens, including the context.
+    // Counted in the document as it is in the file, or in the choice without its delimiter; 0: the
+    // passage was read from a file of tokens.
     int64_t words, characters, bytes;
     // Number of tokens at the end of a document that lm-evaluation-harness does not score; they
     // come from the template. (`context` counts those at the beginning.) It is not part of the

@@ -27,7 +27,8 @@ const char *evq_corpus_option(const struct evq_task_config *task, const char *ke
 /* From now on, encoding with build->scratch reports its progress to the listener of the source. */
 void evq_corpus_watch(struct evq_corpus_build *build);
 
-/* Reports how many bytes of the file are left when a document or item begins. EVQ_E_STOPPED. */
+/* Call it when a document or item begins, with the number of bytes of the file that are left.
+ * Reports the progress. EVQ_E_STOPPED. */
 enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes) EVQ_CHECK_RESULT;
 
 /* Appends a document. Words and bytes are counted in `original`. */

@@ -38,9 +38,9 @@ bool evq_nvml_open(struct evq_nvml *nvml, char *note, size_t note_bytes)
     }
     (void)symbol_find(nvml->library, "nvmlDeviceGetUtilizationRates", &nvml->share);
     (void)symbol_find(nvml->library, "nvmlDeviceGetTemperature", &nvml->temperature);
-    (void)symbol_find(nvml->library, "nvmlDeviceGetMigMode", &nvml->cut_mode);
-    (void)symbol_find(nvml->library, "nvmlDeviceGetMaxMigDeviceCount", &nvml->cut_most);
-    (void)symbol_find(nvml->library, "nvmlDeviceGetMigDeviceHandleByIndex", &nvml->cut_handle);
+    (void)symbol_find(nvml->library, "nvmlDeviceGetMigMode", &nvml->mig_mode);
+    (void)symbol_find(nvml->library, "nvmlDeviceGetMaxMigDeviceCount", &nvml->mig_max);
+    (void)symbol_find(nvml->library, "nvmlDeviceGetMigDeviceHandleByIndex", &nvml->mig_handle);
     const int code = nvml->init();
     if (code != 0) {
         (void)snprintf(note, note_bytes, "the NVIDIA driver does not answer (NVML error %d)", code);
@@ -71,16 +71,17 @@ uint32_t evq_nvml_instances(const struct evq_nvml *nvml, void *device)
     unsigned int mode = 0;
     unsigned int pending = 0;
     unsigned int most = 0;
-    const bool cut = nvml->cut_mode != NULL && nvml->cut_most != NULL && nvml->cut_handle != NULL &&
-                     nvml->cut_mode(device, &mode, &pending) == 0 && mode == MIG_ENABLED;
+    const bool partitioned = nvml->mig_mode != NULL && nvml->mig_max != NULL &&
+                             nvml->mig_handle != NULL &&
+                             nvml->mig_mode(device, &mode, &pending) == 0 && mode == MIG_ENABLED;
 
-    return cut && nvml->cut_most(device, &most) == 0 ? most : 0;
+    return partitioned && nvml->mig_max(device, &most) == 0 ? most : 0;
 }
 
 bool evq_nvml_instance(const struct evq_nvml *nvml, void *device, uint32_t number,
                        void **ret_instance)
 {
-    return nvml->cut_handle(device, number, ret_instance) == 0;
+    return nvml->mig_handle(device, number, ret_instance) == 0;
 }
 
 struct evq_nvml_reading evq_nvml_read(const struct evq_nvml *nvml, void *device)

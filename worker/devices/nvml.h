@@ -29,11 +29,12 @@ struct evq_nvml {
     int (*name)(void *device, char *name, unsigned int bytes);
     int (*uuid)(void *device, char *uuid, unsigned int bytes);
     int (*share)(void *device, struct evq_nvml_share *ret_share); // NULL: NVML lacks it.
-    // NULL: NVML lacks it. The functions below are for MIG; NULL: NVML lacks them.
+    // NULL: NVML lacks it.
     int (*temperature)(void *device, int sensor, unsigned int *ret_celsius);
-    int (*cut_mode)(void *device, unsigned int *ret_mode, unsigned int *ret_pending);
-    int (*cut_most)(void *device, unsigned int *ret_count);
-    int (*cut_handle)(void *device, unsigned int number, void **ret_instance);
+    // The instances of a GPU that is partitioned with MIG. All three are NULL if NVML lacks them.
+    int (*mig_mode)(void *device, unsigned int *ret_mode, unsigned int *ret_pending);
+    int (*mig_max)(void *device, unsigned int *ret_count);
+    int (*mig_handle)(void *device, unsigned int number, void **ret_instance);
 };
 
 #define EVQ_NVML_UUID_BYTES 96 // NVML requires this size, whatever the length of a UUID.

@@ -1,3 +1,5 @@
+/* Chooses the backend: finds and loads the CUDA module, and takes the CPU's kernels if there is no
+ * module or no GPU. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
  * The list of what must be read from a checkpoint to fill a plan's weights: pieces of bounded size,
- * in the order in which they are put, each by one call. This file reads no bytes. Any thread.
+ * in the order of the put() calls, one call for each piece. This file reads no bytes. Any thread.
  */
 #ifndef EVQ_WORKER_LOADER_LOAD_LIST_H
 #define EVQ_WORKER_LOADER_LOAD_LIST_H

@@ -8,8 +8,8 @@
 #include "worker/models/config.h"
 
 /*
- * Keeps a fault in config that names the first key of its file that is not in keys or more
- * (NULL-terminated; more may be NULL), and is not known to change nothing. Null and empty lists are
+ * Keeps a fault in config that names the first key of its file that is neither in keys nor in more
+ * (both NULL-terminated; more may be NULL) and that may change numbers. Null and empty lists are
  * ignored, and so are a few keys with one value (such as a multiplier of 1).
  */
 void evq_config_keys_check(struct evq_model_config *config, const char *family,

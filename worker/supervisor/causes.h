@@ -12,7 +12,7 @@
 #define EVQ_CAUSE_CRASHED_JOBS_MAX 3
 
 enum evq_cause {
-    // Why the supervisor ends a job, or takes its end for something else than a failure.
+    // Why the supervisor ends a job, or why the end of its job does not count as a failure.
     EVQ_CAUSE_NONE,      // Nothing: what the child reports counts.
     EVQ_CAUSE_TIMEOUT,   // The job ran longer than its suite allows.
     EVQ_CAUSE_HANG,      // The child was silent for EVQ_SLOT_HANG_MS.

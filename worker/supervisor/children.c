@@ -1,3 +1,5 @@
+/* The child processes of the slots: gives them jobs, takes their notes, notices their deaths,
+ * applies time limits, and starts new ones. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Claims jobs for the idle slots and starts them, or ends them if this worker cannot run them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

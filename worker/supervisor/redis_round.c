@@ -1,3 +1,5 @@
+/* One round with Redis: suites and classes, a new keyspace, the outboxes, heartbeats, claims, and
+ * the wait for a wake-up marker. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,8 +50,7 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
         supervisor->registered
             ? evq_suite_registry_refresh(&supervisor->registry, supervisor->redis.queue, &err)
             : evq_suite_registry_register(&supervisor->registry, supervisor->redis.queue, &err);
-    // The renewal only reads, so it does not end an outage of
-    // writes.
+    // The renewal only reads, so it does not end an outage of writes.
     if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }

@@ -1,3 +1,4 @@
+/* Sends the items of the leases' outboxes to Redis, in batches, and handles what Redis refuses. */
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 

@@ -91,8 +91,10 @@ struct evq_slot {
     // All times below are monotonic.
     int64_t start_ms;     // When to start the next child.
     int64_t last_note_ms; // When the child last sent a note.
-    int64_t limit_ms;     // When the job's time is up; 0: no job; INT64_MAX: it stands still.
-    int64_t kill_ms;      // When to kill the child; 0: never.
+    // When the job's time is up; 0: no job; INT64_MAX: stopped while a samples piece waits for
+    // Redis.
+    int64_t limit_ms;
+    int64_t kill_ms; // When to kill the child; 0: never.
 };
 
 struct evq_slot_spawn {

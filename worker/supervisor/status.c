@@ -1,3 +1,4 @@
+/* Writes the state of this worker as the JSON that `evalq status` and the page show. */
 #include <string.h>
 #include <unistd.h>
 

@@ -17,6 +17,7 @@
  *   claims.c           claims jobs and starts them
  *   claim_rules.c      which jobs the slots can take now
  *   lease.c            one claimed job and what Redis must still be told about it
+ *   shard_merge.c      forms a job's result from the sums of its shards
  *   lease_list.c       the list of claimed jobs
  *   suite_registry.c   the suites that this worker serves, and which slots fit them
  *   gpu_leases.c       shares the machine's GPUs between its workers

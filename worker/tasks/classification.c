@@ -1,3 +1,5 @@
+/* Counts how often the model's class is the label's, or the label is among its top_k classes, and
+ * adds up the cross-entropy. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +10,7 @@
 #define TOP_K_MAX 1000000
 
 enum { SUM_N, SUM_CORRECT, SUM_TOP_K, SUM_NAN, SUM_LOSS, SUM_COUNT };
+_Static_assert(SUM_COUNT <= EVQ_TASK_SUMS_MAX, "EVQ_TASK_SUMS_MAX is too small");
 
 static const struct evq_task_sum_name sum_names[SUM_COUNT] = {{"n", true},
                                                               {"correct", true},

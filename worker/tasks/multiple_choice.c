@@ -7,6 +7,7 @@
 #include "worker/tasks/task.h"
 
 enum { SUM_N, SUM_ACC, SUM_NORM, SUM_BYTES, SUM_TOKENS, SUM_NAN, SUM_COUNT };
+_Static_assert(SUM_COUNT <= EVQ_TASK_SUMS_MAX, "EVQ_TASK_SUMS_MAX is too small");
 
 static const struct evq_task_sum_name sum_names[SUM_COUNT] = {
     {"n", true},      {"correct", true},  {"correct_norm", true}, {"correct_bytes", true},

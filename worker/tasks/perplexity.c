@@ -8,6 +8,7 @@
 #include "worker/tasks/windowing.h"
 
 enum { SUM_N, SUM_TOKENS, SUM_WORDS, SUM_BYTES, SUM_NAN, SUM_LOSS, SUM_BATCH_LOSS, SUM_COUNT };
+_Static_assert(SUM_COUNT <= EVQ_TASK_SUMS_MAX, "EVQ_TASK_SUMS_MAX is too small");
 
 /* n counts documents, or a Trainer's samples. batch_loss adds up, for each sample, the mean loss of
  * its batch. */

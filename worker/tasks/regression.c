@@ -1,8 +1,10 @@
+/* Adds up the squared and absolute errors between the model's outputs and the targets. */
 #include <math.h>
 
 #include "worker/tasks/task.h"
 
 enum { SUM_N, SUM_VALUES, SUM_SQUARED, SUM_ABSOLUTE, SUM_COUNT };
+_Static_assert(SUM_COUNT <= EVQ_TASK_SUMS_MAX, "EVQ_TASK_SUMS_MAX is too small");
 
 static const struct evq_task_sum_name sum_names[SUM_COUNT] = {
     {"n", true}, {"values", true}, {"squared_error", false}, {"absolute_error", false}};

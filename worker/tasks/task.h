@@ -14,7 +14,7 @@
 #include "worker/datasets/dataset.h"
 #include "worker/tasks/window.h"
 
-#define EVQ_TASK_SUMS_MAX   8
+#define EVQ_TASK_SUMS_MAX   8         // Most sums of a task. Each task asserts that its sums fit.
 #define EVQ_TASK_LENGTH_MAX (1 << 24) // Most tokens of a sequence.
 
 struct evq_task_sum { // A running sum. `rest` holds the digits that the double lost.

@@ -36,8 +36,7 @@ struct evq_windows {
 /* Appends a window. EVQ_E_LIMIT: it is longer than length_max allows. EVQ_E_NOMEM. */
 enum evq_status evq_windows_add(struct evq_windows *windows, struct evq_window window,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Takes the next of the windows or groups that are dealt out one by one. Returns whether it is this
- * shard's. */
+/* Counts one more window or group. True: it belongs to this shard. */
 bool evq_windows_deal(struct evq_windows *windows);
 /* Whether item i belongs to this shard: i mod shard_count. */
 bool evq_windows_own(const struct evq_windows *windows, int64_t i);

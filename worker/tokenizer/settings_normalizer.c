@@ -21,7 +21,7 @@ static enum evq_status unknown(const struct evq_definition *definition, const ch
                                  evq_definition_shown(type->text, shown, sizeof(shown)));
 }
 
-/* Applies take() to each element of a Sequence, or to the single step. Sequences cannot be nested.
+/* Applies step() to each element of a Sequence, or to the single step. Sequences cannot be nested.
  */
 static enum evq_status each(struct evq_definition *definition, const struct evq_json_tree *tree,
                             const char *list, step_function step, struct evq_error *err)

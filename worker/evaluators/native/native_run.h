@@ -73,8 +73,8 @@ enum evq_status evq_native_open_checkpoint(struct evq_native_run *run,
 void evq_native_close_checkpoint(struct evq_native_run *run);
 
 /* Makes the backend ready: the plan is prepared and the weights are loaded. Takes over the model in
- * any case. If memory is short, rows_max is halved, down to rows_least. run->rows is the result,
- * and run->rows_wanted the first value. */
+ * any case. If memory is short, the rows of a batch are halved, but not below rows_least. Sets
+ * run->rows to the rows that fit, and run->rows_wanted to those that were asked for. */
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err) EVQ_CHECK_RESULT;
 

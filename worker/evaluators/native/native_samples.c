@@ -1,3 +1,5 @@
+/* Runs a task over the rows of a data set: batches of inputs through the model, whose results are
+ * compared with the answers. */
 #include "worker/evaluators/native/native_run.h"
 
 #include <stdlib.h>
