@@ -129,8 +129,8 @@ struct evq_batch {
     const int32_t *tokens; // [rows] or NULL; must be in the vocabulary (EVQ_E_INVALID).
     // [sequences + 1]: the first row of each sequence; starts[sequences] equals rows.
     const int32_t *starts;
-    int32_t sequences;
-    // Position of a row: its place in its sequence.
+    int32_t sequences; // A row's position is its index in its sequence.
+
     // [scores], ascending; a row may repeat. The rows whose outputs are scored.
     const int32_t *score_rows;
     const int32_t *score_targets; // The token that should come next; below n of SCORE.

@@ -10,13 +10,13 @@
  * size overflows. EVQ_E_BUG otherwise. */
 enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* rows within the plan, the arrays its heads read given (EVQ_E_BUG), labels in range
- * (EVQ_E_INVALID). */
+/* Checks that the rows are within the plan, that the arrays that its heads read are given
+ * (EVQ_E_BUG), and that labels are in range (EVQ_E_INVALID). */
 enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct evq_batch *batch,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The slot is in the plan (which may be NULL), and the blob is of a known type and is its next part
- * in row order, rows_put being there already; first_row 0 begins anew. Else EVQ_E_BUG. */
+/* Checks that the slot is in the plan (if plan is not NULL), that the blob has a known type, and
+ * that it continues after the first rows_put rows or starts again at row 0. Otherwise EVQ_E_BUG. */
 enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,
                                     const struct evq_weight_blob *blob, int32_t rows_put,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

@@ -14,8 +14,8 @@ struct evq_score {
     int32_t rows, k;
     const struct evq_weight *weight;
     const float *bias;              // Or NULL.
-    const int32_t *first;           // [rows + 1]: the first score of each row,
-    const int32_t *targets;         // and the target of every score of the batch.
+    const int32_t *first;           // [rows + 1]: the index of each row's first score.
+    const int32_t *targets;         // The target of every score of the batch.
     struct evq_row_result *results; // The results of the whole batch.
     float *scratch;                 // evq_score_scratch_floats(), aligned to 64 bytes.
 };

@@ -285,8 +285,8 @@ __global__ static void __launch_bounds__(THREADS)
     const int32_t end = at.first + at.count; // No query sees a key after this one.
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
-    // This warp's first row of the tile. The next line is its query; a warp without one is placed
-    // so far before the keys that it sees none and only copies.
+    // mine: this warp's first row in the tile. first: the query of that row; a warp without rows
+    // gets a position before all keys, so it only copies.
     const int32_t mine = threadIdx.x / EVQ_WARP * 16 * STACKS;
     const int32_t first = mine < at.count ? at.first + mine : -16 * STACKS;
     float scores[STACKS][BLOCK / 8][4];

@@ -19,7 +19,7 @@ struct logsum {
     int32_t arg; // The first position of top.
 };
 
-/* It is rounded separately, so that all who use the same top use the same exponent. Logits that
+/* The product is rounded (no FMA), so that equal tops give equal exponents. Logits that
  * mean "never", such as -1e30, add nothing and are not used as the reference. */
 __device__ static inline float exponent_of(float top)
 {

@@ -67,8 +67,8 @@ struct evq_attention_tile {
 int32_t evq_attention_tile_queries(int32_t size);
 
 /* bf16 rows, with products on tensor cores and a scale above 0. The tiles are in the order in which
- * they should begin. first is a multiple of what evq_attention_tile_queries() gives, or of a
- * smaller multiple of 64. */
+ * they should begin. Each first is a multiple of the tile size in use, which may be any multiple of
+ * 64 up to evq_attention_tile_queries(). */
 enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            const struct evq_attention_tile *d_tiles, int32_t tiles,
                                            const struct evq_op *op, const struct evq_cuda_rows *out,

@@ -12,7 +12,7 @@
 #include "shared/base/error.h"
 
 struct evq_buffer {
-    uint8_t *data; // NUL-terminated past `bytes` after evq_buffer_text().
+    uint8_t *data; // evq_buffer_string() adds a NUL behind `bytes`.
     size_t bytes;
     size_t capacity;
     size_t bytes_max; // 0: 64 MiB.

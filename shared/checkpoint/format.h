@@ -86,9 +86,10 @@ enum evq_status evq_layout_find(int directory_fd, const char *variant,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Adds the files of each FSDP2 rank in the directory path below root_fd, which directory_fd has
- * open, and in its folders for regular and averaged weights. EVQ_E_INCOMPLETE: some are missing.
- * *ret_found is false if there are none. Use with files_only: what the files hold is not read.
+ * Checks that the files of all FSDP2 ranks are in the directory path below root_fd, which
+ * directory_fd has open, and in its folders for regular and averaged weights, and adds them to the
+ * file list. Their tensors are not joined or read, so use it with files_only. EVQ_E_INCOMPLETE:
+ * some files are missing. *ret_found is false if there are none.
  */
 enum evq_status evq_fsdp_ranks_read(struct evq_checkpoint *checkpoint, int root_fd,
                                     const char *path, int directory_fd,

@@ -15,8 +15,8 @@
 #define EVQ_FUNCTIONS_PREFIX  "evalq_v1_"
 
 extern const char evq_function_library_text[];   // Generated: the joined Lua source.
-extern const int64_t evq_function_library_build; // From shared/queue/lua/BUILD; rises with every
-                                                 // change of shared/queue/lua.
+extern const int64_t evq_function_library_build; // From shared/queue/lua/BUILD, which rises when
+                                                 // the meaning of a function changes.
 
 /*
  * Installs the library if there is none, or one with a lower build. An equal or higher build is

@@ -1,10 +1,10 @@
 /*
  * One named job queue in Redis over one connection. Not for sharing between threads: open one per
- * thread. docs/protocol.md describes job states, keys and functions. Every verb is one FCALL and
- * may be repeated with the same arguments after EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_RETRY: it takes
- * effect once. Errors of all verbs: EVQ_E_IO and EVQ_E_TIMEOUT (the next call reconnects; also
- * after a malformed reply), EVQ_E_RETRY (wait, repeat), EVQ_E_AUTH, EVQ_E_VERSION, EVQ_E_STOPPED,
- * EVQ_E_NOMEM. err may be NULL.
+ * thread. docs/protocol.md describes job states, keys and functions. Most calls are one FCALL; some
+ * pipeline several, and sink_read is an XREADGROUP. Each may be repeated with the same arguments
+ * after EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_RETRY: it takes effect once. Errors of all calls: EVQ_E_IO
+ * and EVQ_E_TIMEOUT (the next call reconnects; also after a malformed reply), EVQ_E_RETRY (wait,
+ * repeat), EVQ_E_AUTH, EVQ_E_VERSION, EVQ_E_STOPPED, EVQ_E_NOMEM. err may be NULL.
  */
 #ifndef EVQ_SHARED_QUEUE_QUEUE_H
 #define EVQ_SHARED_QUEUE_QUEUE_H
@@ -371,7 +371,7 @@ enum evq_status evq_queue_runs(struct evq_queue *queue, const char *cursor, char
 /*
  * Reads results and ends of one run in the order of publication, from *cursor (0: the first), at
  * most 100. Calls on_result for each, which must not keep the pointer. *cursor also moves past
- * deleted results: everything is read when it stays, not when nothing was called.
+ * deleted results: you are at the end when it stops moving, not when on_result was not called.
  */
 typedef void (*evq_result_fn)(void *context, const struct evq_result *result);
 enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, int64_t *cursor,
@@ -401,8 +401,8 @@ enum evq_status evq_queue_sink_open(struct evq_queue *queue, const char *sink,
 #define EVQ_SINK_PLACE_BYTES_MAX 513
 /*
  * Says that a logger serves the sink: its id, new with each start, and where it writes, for people.
- * ret_other: where another logger writes that said so last; "" if there is none. Two loggers that
- * see each other share the sink. EVQ_E_NOT_FOUND: not registered.
+ * ret_other: the place of the last other logger that served this sink; "" if there is none. Two
+ * loggers that see each other share the sink. EVQ_E_NOT_FOUND: not registered.
  */
 enum evq_status evq_queue_sink_serve(struct evq_queue *queue, const char *sink, const char *logger,
                                      const char *place, char ret_other[EVQ_SINK_PLACE_BYTES_MAX],

@@ -59,7 +59,7 @@ enum evq_status evq_queue_call_read(struct evq_queue *queue, struct evq_reply **
 enum evq_status evq_queue_call_send_ok(struct evq_queue *queue,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The reply is malformed: the connection has lost its place, or something sits in between. Closes
+/* The reply is malformed: the connection is out of step, or something sits in between. Closes
  * it. EVQ_E_IO, because the call may be repeated. */
 enum evq_status evq_queue_call_shape(const struct evq_queue *queue, struct evq_error *err);
 

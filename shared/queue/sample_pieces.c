@@ -69,7 +69,7 @@ static bool job_valid(const char *job)
     return job != NULL && evq_job_id_parse(job, scratch, &name, NULL) == EVQ_OK && name.shard < 0;
 }
 
-/* Reads [id, [field, value...]]. Without memory for anything: a bad entry only has no job. */
+/* Reads [id, [field, value...]]. Allocates nothing. A malformed entry gets job NULL. */
 static bool read_piece(const struct evq_reply *reply, struct evq_sample_piece *ret)
 {
     const struct evq_reply *fields = evq_queue_reply_item(reply, 1);

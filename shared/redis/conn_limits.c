@@ -99,7 +99,7 @@ static enum evq_status feed_line(struct evq_conn_limits *guard, const char *data
     bool counted = guard->type == '$' || guard->type == '*' || guard->type == ':';
 
     *used = end != NULL ? part + 1 : part;
-    // The parser knows no other end of a line: what is none to it would be read past this guard.
+    // The parser ends lines only at CR LF. Any other end would slip past these limits.
     if (end != NULL && (part > 0 ? end[-1] != '\r' : !guard->carriage)) {
         return evq_error_set(err, EVQ_E_CORRUPT, "a reply with a line that ends without CR");
     }

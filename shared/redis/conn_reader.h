@@ -30,8 +30,8 @@ enum evq_status evq_conn_reader_next(struct evq_conn_reader *reader, struct evq_
 /* Whether a whole reply waits to be taken. */
 bool evq_conn_reader_ready(const struct evq_conn_reader *reader);
 
-/* Nothing came that was not taken: true between a reply and the next command, unless the peer is
- * out of step. */
+/* Returns true if no received bytes are left unread, as between a reply and the next command. If it
+ * is false there, the peer is out of step. */
 bool evq_conn_reader_idle(const struct evq_conn_reader *reader);
 
 /* Appends one command to out. arg_bytes NULL: C strings. EVQ_E_LIMIT, EVQ_E_NOMEM. */

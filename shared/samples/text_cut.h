@@ -8,9 +8,9 @@
 #include <stddef.h>
 
 /*
- * Removes the members "output" and "target" in place and returns the new length. The line stays as
- * it is unless each comes at most once, in the form that evq_sample_write() gives it, and every
- * string of the line is valid: a line that the parser refuses is refused without its texts, too.
+ * Removes the members "output" and "target" in place and returns the new length. Changes nothing
+ * unless each member occurs at most once, is written as evq_sample_write() writes it, and all
+ * strings are valid, so that the parser refuses the same lines with and without this call.
  */
 size_t evq_text_cut(char *line, size_t bytes);
 

@@ -17,8 +17,8 @@ enum evq_non_inferiority_verdict {
 
 struct evq_non_inferiority {
     enum evq_non_inferiority_verdict verdict;
-    bool shown_worse; // With EVQ_WORSE: the whole interval is beyond the margin. Otherwise the
-                      // items were enough to pass, and the candidate did not.
+    bool shown_worse; // With EVQ_WORSE. True: the whole interval is beyond the margin. False:
+                      // there were enough items, but it was not shown to be non-inferior.
     double bound;     // One-sided bound of how much better the candidate is, at least. Negative:
                       // it can be that much worse.
     double gain;      // The observed difference, positive if the candidate is better.

@@ -40,8 +40,8 @@ function Claim.read(args, at)
 end
 
 --[[
-Reads the first flows of a ready set, as many as the call may need. at: the row to serve next. back: the lowest start of
-the flows that this call put back; once such a flow may be first, the line is read again.
+Reads the first flows of a ready set, as many as the call may need. at: the row to serve next. back: the lowest start among
+the flows that this call put back; when it is reached, the line is read again.
 --]]
 local function line_read(claim, ready)
     local rows = call('ZRANGE', ready, '0', text_of(claim.count - #claim.rows), 'WITHSCORES')

@@ -5,8 +5,8 @@ KEYS[1] prefix   "evalq:{queue}:"
 ARGV[1] worker   id of the process
 ARGV[2] boot     of the machine: a name that is new at each of its starts
 ARGV[3] lease_ms 1 to 3600000
-ARGV[4] want     0 to 64: how many it has use for in all
-ARGV[5] several  1 to 64: it takes no fewer at once
+ARGV[4] want     0 to 64: how many GPUs it can use in all
+ARGV[5] several  1 to 64: the fewest GPUs to take at once
 ARGV[6] n        0 to 64 GPUs
 ARGV[7...]       n times: uuid token; token "" for one that it does not hold
 

@@ -1,5 +1,5 @@
 --[[
-idle: tells for which of these suites a free worker found nothing to claim. Each free worker is told to one caller only.
+idle: returns the suites for which a worker is free. Each free worker is reported to one caller only.
 
 KEYS[1] prefix    "evalq:{queue}:"
 ARGV[1] run       who asks: nothing while it is paused or at its cap

@@ -13,7 +13,7 @@ verb('leave', 'drain', function(args)
     call('UNLINK', PREFIX .. 'worker:' .. worker)
     call('ZREM', PREFIX .. 'workers', worker)
     if Queue.meta().idle_until > NOW then
-        call('UNLINK', PREFIX .. 'idle') -- Whose marks these are is not known: who stays makes them again.
+        call('UNLINK', PREFIX .. 'idle') -- The marks do not name their worker, so all go; the others set theirs again.
     end
     return 'ok'
 end)

@@ -1,7 +1,8 @@
 --[[
 Flow: fairness between runs, pauses and caps, classes. A flow (run, variant, suite) with waiting jobs is in
 `ready:CLASS:BAND`, scored by its virtual start. While its run is paused or at its cap, it is in `parked:RUN` instead.
-Flow.settle() decides which; every state change ends with it.
+Flow.settle() decides which. It is called after each change that can add or remove a waiting job, or block or unblock the
+run.
 --]]
 
 local VT_FIELD = { [0] = 'vt:0', 'vt:1', 'vt:2', 'vt:3', ['0'] = 'vt:0', ['1'] = 'vt:1', ['2'] = 'vt:2', ['3'] = 'vt:3' }
@@ -318,4 +319,18 @@ function Flow.supersede(flow, floor)
         call('HDEL', PREFIX .. 'flow:' .. flow, 'superseded')
         call('ZREM', PREFIX .. 'supersede', flow)
     end
+end
+
+-- Sets a field of a suite, and counts the paused or capped suites. Claims check suites only if there are any.
+function Flow.limit_suite(name, field, value)
+    local before = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
+    local limited = before[1] == '1' or (tonumber(before[2]) or 0) > 0
+    call('HSET', PREFIX .. 'suite:' .. name, field, value)
+    local after = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
+    local limits = after[1] == '1' or (tonumber(after[2]) or 0) > 0
+    if limited ~= limits then
+        Queue.set_meta('suites_limited', math.max(Queue.meta().suites_limited + (limits and 1 or -1), 0))
+    end
+    call('ZADD', PREFIX .. 'suites', 'NX', NOW, name)
+    Flow.settle_suite(name)
 end

@@ -1,6 +1,6 @@
 --[[
-Job: ids, hashes, and the only functions that move a job between states. An unfinished job is in exactly one place: wait
-or begun (queued), delayed, leases or sharded (running).
+Job: ids, hashes, and the functions that move a job between states. An unfinished job is in exactly one set: wait or begun
+(queued), delayed, leases or sharded (running). README.md names the fast paths that move jobs without these functions.
 --]]
 
 -- Makes a job's table. It has all fields from the start, because a Lua table that grows costs time.
@@ -193,7 +193,8 @@ end
 
 --[[
 Moves a job to queued, delayed (at: when it is due), running (at: when to check its lease) or sharded. more: further
-fields of its hash. Every move of an unfinished job goes through here, so that places, counts and ready sets agree.
+fields of its hash. It keeps the sets, the counts and the ready sets in agreement, so only the fast paths of a claim and of
+a batch move a job in another way.
 --]]
 function Job.place(job, to, at, more)
     local was_running = job.state == 'running'
@@ -406,9 +407,10 @@ end
 
 --[[
 Removes an invalid job from every place. Its hash becomes `bad`, so that it is not counted as waiting, and stays for
-people to look at as long as a dead job's. Its row in the run's index lets `forget` find it.
+people to look at as long as a dead job's. Its row in the run's index lets `forget` find it. count_name: the counter of
+`PREFIX n` that has the job, or nil.
 --]]
-function Job.set_aside(id, reason, class, place)
+function Job.set_aside(id, reason, class, count_name)
     local key = Job.parse(id)
     Queue.add_bad(id, reason, '')
     for _, set in ipairs({ 'delayed', 'leases', 'sharded' }) do
@@ -426,10 +428,10 @@ function Job.set_aside(id, reason, class, place)
             pcall(call, 'ZREM', PREFIX .. 'begun:' .. key.flow .. ':' .. class .. ':' .. band, key.tag)
         end
     end
-    if place and not key.shard then
-        Queue.bump(place, -1)
+    if count_name and not key.shard then
+        Queue.bump(count_name, -1)
         Queue.bump('bad', 1)
-        Flow.bump_run(key.run, 'n:' .. place:match('^%a+'), -1)
+        Flow.bump_run(key.run, 'n:' .. count_name:match('^%a+'), -1)
     end
     pcall(call, 'HSET', PREFIX .. 'job:' .. id, 'state', 'bad', 'reason', short_text(reason), 'token', '')
     if not key.shard then -- A shard is removed with its job.

@@ -295,3 +295,11 @@ function Results.cap()
     lose(Results.needs(), first, to, 'cap')
     call('XTRIM', PREFIX .. 'results', 'MINID', to)
 end
+
+-- Reads the name of a sink, the first argument.
+function Results.sink_arg(args)
+    if not name_ok(args[1], 64) then
+        refuse('sink must be 1 to 64 of [A-Za-z0-9._-]')
+    end
+    return args[1]
+end

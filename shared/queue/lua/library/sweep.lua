@@ -4,12 +4,13 @@ are due, continues work that was cut into slices, and removes old records. There
 be handled is set aside.
 --]]
 
-local function per_item(ids, place, handle)
+-- Handles each item of a set of `PREFIX`.
+local function per_item(ids, set, handle)
     for _, id in ipairs(ids) do
         local ok, problem = pcall(handle, id)
         if not ok and not Keys.blameless(problem) then
             Job.set_aside(id, error_text(problem, id), nil, nil)
-            pcall(call, 'ZREM', PREFIX .. place, id)
+            pcall(call, 'ZREM', PREFIX .. set, id)
         end
     end
 end

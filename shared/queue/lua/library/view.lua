@@ -227,3 +227,23 @@ function View.why_it_waits(job, workers)
     return flows > 0 and ('waiting behind ' .. flows .. ' other flow' .. (flows == 1 and '' or 's')) or
         'next; waiting for a free slot'
 end
+
+-- What this queue is and what it runs on, as `info` returns it.
+function View.info()
+    local meta = Queue.meta()
+    return { text_of(MAJOR), text_of(BUILD), meta.epoch, text_of(NOW), text_of(meta.lease_ms),
+        text_of(meta.heartbeat_ms) }
+end
+
+-- How many jobs of a run are in each state, as `counts` returns it.
+function View.counts(run)
+    local fields = {}
+    for i, state in ipairs(STATES) do
+        fields[i] = 'n:' .. state
+    end
+    local counts = call('HMGET', PREFIX .. 'run:' .. run, unpack(fields))
+    for i = 1, #STATES do
+        counts[i] = text_of(tonumber(counts[i]) or 0)
+    end
+    return counts
+end

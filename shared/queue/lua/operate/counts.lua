@@ -7,18 +7,6 @@ ARGV[1] run    name
 Returns seven integers: queued delayed running done dead skipped cancelled.
 Cost    O(1).
 --]]
-function View.counts(run)
-    local fields = {}
-    for i, state in ipairs(STATES) do
-        fields[i] = 'n:' .. state
-    end
-    local counts = call('HMGET', PREFIX .. 'run:' .. run, unpack(fields))
-    for i = 1, #STATES do
-        counts[i] = text_of(tonumber(counts[i]) or 0)
-    end
-    return counts
-end
-
 verb('counts', 'ro', function(args)
     args_exactly(args, 1, 'run')
     if not name_ok(args[1], 64) then

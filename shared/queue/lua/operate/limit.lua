@@ -9,20 +9,6 @@ ARGV[3] value  integer
 Returns "ok".
 Cost    O(C); raising a run's cap brings back at most 100 flows, later calls the rest.
 --]]
--- Sets a field of a suite, and counts the paused or capped suites. Claims check suites only if there are any.
-function Flow.limit_suite(name, field, value)
-    local before = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
-    local limited = before[1] == '1' or (tonumber(before[2]) or 0) > 0
-    call('HSET', PREFIX .. 'suite:' .. name, field, value)
-    local after = call('HMGET', PREFIX .. 'suite:' .. name, 'paused', 'cap')
-    local limits = after[1] == '1' or (tonumber(after[2]) or 0) > 0
-    if limited ~= limits then
-        Queue.set_meta('suites_limited', math.max(Queue.meta().suites_limited + (limits and 1 or -1), 0))
-    end
-    call('ZADD', PREFIX .. 'suites', 'NX', NOW, name)
-    Flow.settle_suite(name)
-end
-
 verb('limit', 'drain', function(args)
     args_exactly(args, 3, 'kind name value')
     local kind, name = args[1], args[2]

@@ -7,7 +7,7 @@ ARGV[2] request "", or of its caller's; the same again returns the same (lost re
 
 Returns {"queued", id}: id is a new generation when something had been published, and the same while what an earlier
         retry of the job queued has not ended; {"not_found"}; {"refused", reason}.
-Holds   the place is computed anew: the same. The class too: its number may be another's since the job ended.
+Holds   the job keeps its place in the flow. Its class is looked up again, because its number may belong to another class now.
 Cost    O(log n).
 --]]
 local FORGOTTEN = { 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'cancel', 'ended', 'suspect', 'hb', 'due',
@@ -27,9 +27,9 @@ local function repeated(job, request)
 end
 
 --[[
-The class that a submit of the same message would get; nil: there are too many. The number that a job ended with goes to
-others once nothing waits there. Of a message that cannot be read the number stays: whoever claims the job says what is
-wrong.
+Returns the class that a submit of the same message would get; nil: there are too many. The job's old class number may
+belong to another class by now. If the message cannot be read, the job keeps its number, and the worker that claims it
+reports the error.
 --]]
 local function class_anew(job, record)
     local read, message = pcall(cmsgpack.unpack, record)

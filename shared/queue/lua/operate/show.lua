@@ -27,7 +27,7 @@ verb('show', 'ro', function(args)
     local view = { id = args[1], job = View.printable(hash), why = '' }
     local job = Job.load(args[1])
     if Job.is_sane(job) then
-        -- All workers are read for one that waits alone: of what it evaluated many ask once it ended.
+        -- Reads all workers only for a queued job, because programs often ask for ended jobs.
         local known, why, blocked = pcall(View.why_it_waits, job, job.state == 'queued' and View.workers() or {})
         view.why = known and why or error_text(why, job.id) -- A key of another type is a reason, too.
         view.blocked = not known or blocked or false

@@ -7,8 +7,8 @@ ARGV[2] cursor  0 first, then what was returned
 ARGV[3] from_ms server ms: results published before are passed over,
 ARGV[4] to_ms   and those published after
 
-Returns {next cursor, results put in, more(0|1)}; they carry their own time of publication and their own ids, so that
-        sinks which had them know them.
+Returns {next cursor, results put in, more(0|1)}. Each result keeps its time and its id, so that a sink which has it
+        skips it.
 Cost    O(100).
 --]]
 

@@ -7,13 +7,6 @@ ARGV[1] sink   1 to 64 of [A-Za-z0-9._-], at most 64 sinks
 Returns "ok".
 Cost    O(1).
 --]]
-function Results.sink_arg(args)
-    if not name_ok(args[1], 64) then
-        refuse('sink must be 1 to 64 of [A-Za-z0-9._-]')
-    end
-    return args[1]
-end
-
 verb('sink_open', 'drain', function(args)
     args_exactly(args, 1, 'sink')
     local sink = Results.sink_arg(args)

@@ -6,7 +6,7 @@ ARGV[1] sink   name of a registered sink
 ARGV[2] logger its id, at most 64 of [A-Za-z0-9._-], new with each start
 ARGV[3] place  for people: host and directory
 
-Returns {logger, place} of who said so last; "" twice: nobody did.
+Returns {logger, place} of the logger that called last; "" twice: none did.
 Cost    O(1).
 --]]
 verb('sink_serve', 'drain', function(args)
@@ -20,7 +20,7 @@ verb('sink_serve', 'drain', function(args)
     end
     local last = call('HMGET', PREFIX .. 'sink:' .. sink, 'logger', 'place')
     local place = View.printable(args[3]):sub(1, 512)
-    if last[1] ~= args[2] or last[2] ~= place then -- Who is alone says it again and again: nothing is written for that.
+    if last[1] ~= args[2] or last[2] ~= place then -- A lone logger repeats this call; write only changes.
         call('HSET', PREFIX .. 'sink:' .. sink, 'logger', args[2], 'place', place)
     end
     return { last[1] or '', last[2] or '' }
