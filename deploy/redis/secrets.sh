@@ -48,9 +48,11 @@ if [ -n "$monitoring" ]; then
     fi
     chmod 0755 "$monitoring"
 fi
-# The ACL file of an earlier version is replaced. Its default user made Redis drop the writes of functions
-# when Redis loaded its append-only file.
-if [ -n "$created" ] || ! grep -q '^user default off .*+@all$' "$dir/users.acl" 2>/dev/null; then
+# The ACL file of an earlier version is replaced. In the first versions, its default user made Redis drop
+# the writes of functions when Redis loaded its append-only file. In later ones, its gateway could not
+# pause.
+if [ -n "$created" ] || ! grep -q '^user default off .*+@all$' "$dir/users.acl" 2>/dev/null ||
+    ! grep -q '^user gateway .*|evalq_v1_pause' "$dir/users.acl"; then
     evalq admin acl --passwords "$dir" >"$dir/users.acl.new"
     chmod 0444 "$dir/users.acl.new"
     mv "$dir/users.acl.new" "$dir/users.acl"

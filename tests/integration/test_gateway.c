@@ -284,7 +284,9 @@ static void gateway_needs_no_more_than_its_role(void **state)
         {"/v1/jobs", "{\"run\": \"b\", \"step\": 1, \"suites\": \"quick\", \"root\": \"r\", "
                      "\"path\": \"x\"}"},
         {"/v1/jobs/b/1/regular/quick/cancel", NULL},
-        {"/v1/jobs/b/1/regular/quick/retry", NULL}};
+        {"/v1/jobs/b/1/regular/quick/retry", NULL},
+        {"/v1/pause", "{\"kind\": \"run\", \"name\": \"b\"}"},
+        {"/v1/pause", "{\"kind\": \"run\", \"name\": \"b\", \"paused\": false}"}};
     for (size_t i = 0; i < sizeof posts / sizeof posts[0]; i++) {
         json_decref(
             fixture_http_json(gateway, 200, "POST", posts[i][0], FIXTURE_TOKEN_WRITE, posts[i][1]));
