@@ -1,6 +1,7 @@
 /*
- * What every verb of `evalq` shares: its options, the terminal, and the configuration and queue,
- * which are opened on demand. One thread. Data goes to standard output, messages to standard error.
+ * The state that every verb of `evalq` gets: its options, the terminal, and the configuration and
+ * the queue, which are opened on demand. One thread. Data goes to standard output, messages to
+ * standard error.
  */
 #ifndef EVQ_PRODUCER_CLI_CLI_H
 #define EVQ_PRODUCER_CLI_CLI_H
@@ -26,8 +27,8 @@ struct evq_cli {
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Loads the configuration and opens connection and queue, without I/O to Redis. */
 enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same, then one round trip that checks the function library. If Redis asks to wait, because it
- * loads its data after a start, this waits for 10 s, or for wait_ms. */
+/* Like evq_cli_connect(), then makes one round trip that checks the function library. If Redis
+ * still loads its data after a start, this waits for at most 10 s, or wait_ms. */
 enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_cli_open_within(struct evq_cli *cli, int64_t wait_ms,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
@@ -53,7 +54,7 @@ enum evq_status evq_cli_usage(struct evq_cli *cli, struct evq_error *err, const 
 
 /* Checks that the arguments are valid names of what the verb takes. Reports wrong use if not. */
 enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same for one name. kind: "run" or "suite". */
+/* Checks one name. kind: "run" or "suite". */
 enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const char *name,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -62,7 +63,7 @@ enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
                                   const struct evq_run_counts *counts,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same; asks the queue for the counts first. */
+/* Asks the queue for the counts of the run, then calls evq_cli_check_run(). */
 enum evq_status evq_cli_find_run(struct evq_cli *cli, const char *run,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -33,7 +33,7 @@ void evq_table_cell(struct evq_table *table, enum evq_colour colour, const char 
  * width, with the cause of a failure before its paths. indent: spaces before each line. */
 enum evq_status evq_table_print(struct evq_table *table, const struct evq_terminal *terminal,
                                 int indent, FILE *out, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same, and frees the table. */
+/* Prints the table and frees it. */
 enum evq_status evq_table_finish(struct evq_table *table, const struct evq_terminal *terminal,
                                  int indent, FILE *out, struct evq_error *err) EVQ_CHECK_RESULT;
 

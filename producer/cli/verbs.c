@@ -67,7 +67,7 @@ struct page { // Points into itself.
     struct evq_man_item list[VERB_COUNT + 1];
 };
 
-/* What the program (verb NULL) or a verb says about itself. */
+/* Fills in the manual page of the program (verb NULL) or of a verb. */
 static const struct evq_man *page_fill(const struct evq_verb *verb, struct page *page)
 {
     static const struct evq_option *const none[] = {NULL};

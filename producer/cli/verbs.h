@@ -8,7 +8,7 @@
 
 struct evq_cli;
 
-enum evq_verb_takes { // What the arguments of a verb name. They are checked before Redis is asked.
+enum evq_verb_takes { // The kind of a verb's arguments. They are checked before Redis is asked.
     EVQ_TAKES_ANY,
     EVQ_TAKES_RUN,         // The first: a run.
     EVQ_TAKES_RUNS,        // Each.

@@ -18,7 +18,7 @@ const json_t *evq_view_hash(const json_t *job);
 /* Writes why the job of a view from evq_view_job() is in its state: its reason, or, if the queue
  * cut that, the whole first line of its detail. Control bytes are escaped. Returns out. */
 char *evq_view_cause(const json_t *job, char *out, size_t out_bytes);
-/* The same for a job by its id. Falls back to `reason` if the job cannot be asked for. */
+/* Like evq_view_cause(), for a job by its id. Writes `reason` if the queue does not answer. */
 char *evq_view_cause_of(struct evq_cli *cli, const char *id, const char *reason, char *out,
                         size_t out_bytes);
 /* Replaces in an array of jobs each "reason" that the queue may have cut by the whole one. Asks the
@@ -30,7 +30,7 @@ void evq_view_causes(struct evq_cli *cli, json_t *jobs);
  */
 enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
                               json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same for the ids of all such jobs, as strings. */
+/* Appends the ids of all such jobs, as strings. */
 enum evq_status evq_view_ids(struct evq_cli *cli, const char *state, const char *run, json_t **ret,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 

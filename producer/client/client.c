@@ -65,7 +65,7 @@ static int64_t process_started_ms(void)
     return (int64_t)boot * 1000 + (int64_t)(ticks * 1000 / (unsigned long long)rate);
 }
 
-/* "DIRECTORY-HASH" of the working directory: the same wherever its processes run on this host. */
+/* Writes "DIRECTORY-HASH" of the working directory, the same for all its processes on this host. */
 static enum evq_status run_default(char out[EVQ_JOB_RUN_BYTES_MAX + 1], struct evq_error *err)
 {
     char directory[PATH_MAX];
@@ -77,7 +77,7 @@ static enum evq_status run_default(char out[EVQ_JOB_RUN_BYTES_MAX + 1], struct e
                              "no run is named and the working directory is not known: %s",
                              strerror(errno));
     }
-    (void)gethostname(host, sizeof(host) - 1); // Without it the path alone tells runs apart.
+    (void)gethostname(host, sizeof(host) - 1); // If it fails, only the path identifies the run.
     XXH64_hash_t hash = XXH3_64bits(directory, strlen(directory));
     hash = XXH3_64bits_withSeed(host, strlen(host), hash);
     const char *base = strrchr(directory, '/');
@@ -297,7 +297,7 @@ void evalq_client_close(struct evalq_client *client)
     const int64_t start = evq_clock_mono_ms();
     if (evq_sender_flush(client->sender, start + client->close_ms, start + CLOSE_SAVE_MS, false) ==
         EVQ_OK) {
-        evq_sender_look(client->sender, evq_clock_mono_ms() + CLOSE_LOOK_MS);
+        evq_sender_check_pins(client->sender, evq_clock_mono_ms() + CLOSE_LOOK_MS);
     } else {
         unsent_tell(client->sender);
     }

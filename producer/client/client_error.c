@@ -1,4 +1,4 @@
-/* What the last failed call of this thread returns from evalq_client_error(). */
+/* Keeps this thread's last error for evalq_client_error(). */
 #include <stdio.h>
 
 #include "producer/client/client.h"

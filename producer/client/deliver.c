@@ -50,7 +50,7 @@ static void away_note(struct evq_sender *sender, enum evq_status status,
                  meant ? "" : " (the default address, as no `evalq up` runs in this directory)",
                  sender->ring_directory);
     }
-    evq_sender_tell(sender, true);
+    evq_sender_notify(sender, true);
 }
 
 static void reached_note(struct evq_sender *sender)
@@ -159,8 +159,8 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
             return EVQ_OK;
         }
         if (!final_refusal(own) || sender->known != evq_conn_generation(sender->conn)) {
-            // Redis did not answer, or it is not the server whose library was checked. That is no
-            // refusal.
+            // This is no refusal: Redis did not answer, or it is not the server whose library was
+            // checked.
             return final_refusal(own) ? EVQ_E_RETRY : own;
         }
         answer_note(sender, job, NULL);
@@ -196,7 +196,7 @@ static enum evq_status batch_submit(struct evq_sender *sender, struct batch *bat
         const struct evq_job *const *jobs = (const struct evq_job *const *)batch->jobs + done;
         const size_t most = batch->count - done;
         size_t count = 0;
-        while (count < most && !evq_overwritten(jobs[count])) {
+        while (count < most && !evq_overwrite_is_marked(jobs[count])) {
             count++;
         }
         enum evq_status status = EVQ_OK;
@@ -333,7 +333,7 @@ static enum evq_status spool_send(struct evq_sender *sender, struct evq_submit_l
             evq_spool_release(log->spool, offset,
                               records > 0 ? records : evq_spool_records(log->spool));
             atomic_fetch_sub(&sender->spooled, before - evq_spool_records(log->spool));
-            evq_sender_tell(sender, false);
+            evq_sender_notify(sender, false);
         }
         if (status == EVQ_OK && filled == EVQ_E_NOMEM) {
             status = filled; // The rest is sent when there is memory again.
@@ -520,7 +520,7 @@ int64_t evq_deliver(struct evq_sender *sender)
     }
     if (asked) {
         atomic_store(&sender->look, false);
-        evq_sender_tell(sender, false);
+        evq_sender_notify(sender, false);
     }
     now = evq_clock_mono_ms();
     for (size_t at = 0; at < sender->log_count && sender->away_ms != 0; at++) {

@@ -183,7 +183,7 @@ EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_
 EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                                 int64_t *ret_step, char *path_out, size_t path_bytes,
                                 int timeout_ms);
-/* The same. metric_out gets the name of the metric that was used. */
+/* Like evalq_client_best(), and writes the name of the metric that was used to metric_out. */
 EVALQ_API int evalq_client_best_metric(struct evalq_client *client, const char *metric,
                                        double *ret_value, int64_t *ret_step, char *path_out,
                                        size_t path_bytes, char *metric_out, size_t metric_bytes,

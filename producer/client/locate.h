@@ -1,6 +1,6 @@
 /*
- * Finds where a submitted path lies: beneath which root of the configuration, and which copy of it
- * is read. Any thread; nothing is kept.
+ * Finds the root of the configuration that contains a submitted path, and the copy of the path to
+ * read. Any thread; nothing is kept.
  */
 #ifndef EVQ_PRODUCER_CLIENT_LOCATE_H
 #define EVQ_PRODUCER_CLIENT_LOCATE_H
@@ -14,7 +14,7 @@ struct evq_place {
     const struct evq_root *root; // Owned by the configuration. NULL: no root contains the path.
     const char *path;            // Relative to the root; points into `real` or the submitted path.
     char real[PATH_MAX];
-    char source[PATH_MAX]; // What is read and pinned, relative to the root: path, or the held copy.
+    char source[PATH_MAX]; // The path to read and pin, relative to the root: path or the held copy.
     bool is_held;          // source is the held copy.
     int root_fd;           // The open root; -1: it is not open. evq_place_close() closes it.
 };
@@ -27,9 +27,9 @@ struct evq_place {
 enum evq_status evq_place_find(const struct evq_config *config, const char *path,
                                struct evq_place *ret_place, struct evq_error *err) EVQ_CHECK_RESULT;
 /*
- * Chooses what is read: the held copy (absolute path, "" for none) if it is complete and beneath
- * the same root, else the path itself. The trainer may delete the path file by file at any moment,
- * and what is left of it can look like a checkpoint.
+ * Sets place->source. It is the held copy (an absolute path, "" for none) if that is complete and
+ * beneath the same root, otherwise the path itself. The held copy is better, because the trainer
+ * may delete the path file by file, and the files that are left can look like a checkpoint.
  */
 void evq_place_choose_source(struct evq_place *place, const struct evq_config *config,
                              const char *held);

@@ -9,7 +9,7 @@
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/checkpoint/file_list.h"
 
-bool evq_overwritten(const struct evq_job *job)
+bool evq_overwrite_is_marked(const struct evq_job *job)
 {
     return strcmp(job->fingerprint, EVQ_OVERWRITTEN_FINGERPRINT) == 0;
 }
@@ -80,8 +80,8 @@ enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_p
     if (status != EVQ_OK) {
         return status;
     }
-    // What was written after the submit is the next step's. A file server whose clock is ahead
-    // makes evalq skip a step; it cannot make evalq confuse two.
+    // Files that were written after the submit belong to the next step. If the clock of the file
+    // server is ahead, evalq skips a step, but it never confuses two.
     if (files.written_ns / 1000000 > item->request.created_ms) {
         return evq_error_set(err, EVQ_E_CHANGED, "its files were written after the submit");
     }

@@ -264,7 +264,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         uint64_t before = delivery.count;
         uint64_t position = evq_ring_tail(client->sender->ring);
         uint64_t parked = 0; // Read before the counts, which lack later submits.
-        bool sent = evq_sender_through(client->sender, position, &parked);
+        bool sent = evq_sender_all_sent(client->sender, position, &parked);
         enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
         open = status == EVQ_OK ? counts.open : open;
         if (status == EVQ_OK && sent && counts.open == 0) {

@@ -78,7 +78,7 @@ static bool settled_note(struct evq_sender *sender)
     }
     bool moved =
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
-    pthread_mutex_lock(&sender->progress_lock); // So that evq_sender_through() sees all or none.
+    pthread_mutex_lock(&sender->progress_lock); // So that evq_sender_all_sent() sees all or none.
     atomic_store(&sender->parked, parked);
     atomic_store(&sender->urgent, urgent);
     atomic_store(&sender->taken, sender->logs[0].cursor);
@@ -107,7 +107,7 @@ static void logs_release(struct evq_sender *sender)
     }
     released = settled_note(sender) || released;
     if (released) {
-        evq_sender_tell(sender, false);
+        evq_sender_notify(sender, false);
     }
 }
 
@@ -221,7 +221,7 @@ static void *sender_main(void *argument)
     (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &no_priority);
     (void)prctl(PR_SET_TIMERSLACK, 1000000UL); // Lets the kernel join this thread's wake-ups.
     logs_open(sender);
-    evq_sender_tell(sender, false);
+    evq_sender_notify(sender, false);
     const size_t given_up = evq_ring_sweep(sender->ring_directory, LEFT_KEPT_MS);
     if (given_up > 0) {
         evq_warn(&sender->warner, EVQ_WARN_OLD,
@@ -253,7 +253,8 @@ static void *sender_main(void *argument)
         logs_release(sender);
         sleep_until(sender, next);
     }
-    sender_release(sender); // Before close() returns, so that the next open can use the ring.
+    // This comes before close() returns, so that the next open can use the ring.
+    sender_release(sender);
     pthread_mutex_lock(&sender->progress_lock);
     sender->ended = true;
     pthread_cond_broadcast(&sender->progress);

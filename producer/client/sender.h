@@ -105,8 +105,8 @@ struct evq_sender {
     // The thread's progress. It is written under progress_lock, so that all values belong together.
     pthread_mutex_t progress_lock;
     pthread_cond_t progress;      // Signalled when something was sent, or a try to send failed.
-    atomic_uint_fast64_t adopted; // Dead owners' logs that hold more than parked submits. 1 until
-                                  // the thread has looked for such logs.
+    atomic_uint_fast64_t adopted; // How many logs of dead owners still hold unparked submits. 1
+                                  // until the thread has checked.
     atomic_uint_fast64_t settled; // All submits before this position of the own ring are in Redis
                                   // or parked.
     atomic_uint_fast64_t parked;  // Parked submits in the own ring.
@@ -168,7 +168,7 @@ void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms);
 
 /* Whether all submits before the position in the own ring are in Redis or parked. *ret_parked: how
  * many submits are parked at the same moment. */
-bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked);
+bool evq_sender_all_sent(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked);
 /*
  * Waits until everything that was submitted before the call is in Redis. deadline_ms and ready_ms
  * are monotonic; INT64_MAX: none. From ready_ms on, a submit whose checkpoint is not complete is
@@ -178,13 +178,13 @@ bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint6
 enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, int64_t ready_ms,
                                  bool patient) EVQ_CHECK_RESULT;
 /* Makes the thread check the pins once, if Redis can be reached. Waits for it until deadline_ms. */
-void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms);
+void evq_sender_check_pins(struct evq_sender *sender, int64_t deadline_ms);
 void evq_sender_wake(struct evq_sender *sender); // Ends the thread's sleep.
 /* Waits until the thread reports progress, at most until until_ms (monotonic). The caller holds
  * progress_lock. */
 void evq_sender_wait(struct evq_sender *sender, int64_t until_ms);
 /* Wakes the threads that wait. failed: a try to send failed. */
-void evq_sender_tell(struct evq_sender *sender, bool failed);
+void evq_sender_notify(struct evq_sender *sender, bool failed);
 
 /* ---- pending.c; the sender's thread ---- */
 

@@ -6,7 +6,7 @@
 
 #define ASK_AGAIN_MS 50
 
-void evq_sender_tell(struct evq_sender *sender, bool failed)
+void evq_sender_notify(struct evq_sender *sender, bool failed)
 {
     pthread_mutex_lock(&sender->progress_lock);
     sender->failures += failed;
@@ -27,7 +27,7 @@ static bool is_through(struct evq_sender *sender, uint64_t ring_position)
            atomic_load(&sender->spooled) == 0;
 }
 
-bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked)
+bool evq_sender_all_sent(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked)
 {
     pthread_mutex_lock(&sender->progress_lock);
     const bool idle = is_through(sender, ring_position);
@@ -78,7 +78,7 @@ enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
     return status;
 }
 
-void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms)
+void evq_sender_check_pins(struct evq_sender *sender, int64_t deadline_ms)
 {
     atomic_store(&sender->look, true);
     evq_sender_wake(sender);

@@ -13,7 +13,7 @@ struct evq_sent_job {
 void evq_sent_jobs_init(struct evq_sent_jobs *answers)
 {
     memset(answers, 0, sizeof(*answers));
-    (void)pthread_mutex_init(&answers->lock, NULL); // Of the default kind it does not fail.
+    (void)pthread_mutex_init(&answers->lock, NULL); // A default mutex cannot fail.
 }
 
 void evq_sent_jobs_free(struct evq_sent_jobs *answers)

@@ -9,8 +9,8 @@
 
 struct evq_options { // Strings are argv's.
     struct evq_config_source source;
-    const char *listen; // NULL: as the configuration says.
-    const char *tokens; // NULL: as the configuration says.
+    const char *listen; // NULL: the configuration's.
+    const char *tokens; // NULL: the configuration's.
     bool lmms_open;
     uint32_t threads;
     int64_t patience_ms; // How long a client may take to send a request.
@@ -18,7 +18,7 @@ struct evq_options { // Strings are argv's.
 };
 
 struct evq_options evq_options_read(const struct evq_option_set *set);
-/* What --help prints and the manual page holds. */
+/* The text of --help and of the manual page. */
 extern const struct evq_man evq_options_man;
 
 #endif

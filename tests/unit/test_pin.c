@@ -356,7 +356,8 @@ static bool released(const struct evq_pin *pin, struct states *states, int64_t u
 {
     bool gone = false;
 
-    assert_status(evq_pin_check(pin->directory, state_of, states, unsent_ms, &gone, NULL), EVQ_OK);
+    assert_status(
+        evq_pin_release_if_ended(pin->directory, state_of, states, unsent_ms, &gone, NULL), EVQ_OK);
     assert_int_equal(gone, !there(pin->directory));
     return gone;
 }

@@ -27,7 +27,7 @@ struct seen { // One metric of one run.
     bool has_best;
     double best;
     int64_t best_step;
-    char best_job[EVQ_JOB_ID_BYTES_MAX]; // Which of the step's evaluations it is.
+    char best_job[EVQ_JOB_ID_BYTES_MAX]; // The job that has the best value.
     double last;
     int64_t last_step;
     char last_job[EVQ_JOB_ID_BYTES_MAX];
@@ -35,7 +35,7 @@ struct seen { // One metric of one run.
 
 struct comparison {
     struct evq_cli *cli;
-    size_t run; // Being read.
+    size_t run; // The run that is read now.
     const char *filter;
     struct seen *all;
     size_t count;

@@ -14,8 +14,9 @@ struct evq_feed *evq_feed_new(struct evq_queue *queue, const char *run);
 void evq_feed_free(struct evq_feed *feed); // Accepts NULL.
 
 /*
- * Calls on_result with every result since the last poll. on_result NULL: skips the results and
- * makes the present state the baseline. Runs in which nothing changes afterwards are not counted.
+ * Calls on_result with every result since the last poll. on_result NULL: skips old results; later
+ * counts leave out the jobs that ended before, and the runs in which nothing changes afterwards.
+ * This is the baseline.
  */
 enum evq_status evq_feed_poll(struct evq_feed *feed, evq_result_fn on_result, void *context,
                               struct evq_error *err) EVQ_CHECK_RESULT;

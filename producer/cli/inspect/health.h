@@ -16,7 +16,7 @@ void evq_health_add(json_t *checks, const char *check, enum evq_health_level lev
 enum evq_health_level evq_health_level(const json_t *check);
 
 /* Checks the server: version, whether it accepts writes, append-only file, eviction, memory. Needs
- * a connection. What this user may not ask becomes a note. */
+ * a connection. A check that this user may not make becomes a note. */
 enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /* Checks the queue from a view of evq_view_stats(): lost results, jobs without workers, silent

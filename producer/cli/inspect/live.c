@@ -8,7 +8,7 @@
 #define NAME_COLUMNS      10 // A variant, suite or task.
 #define METRIC_COLUMNS    13
 #define TIMES_COLUMNS     27
-#define WHERE_COLUMNS     95 // From this width on, nothing is truncated.
+#define WHERE_COLUMNS     95 // A terminal of this width truncates nothing.
 #define WHERE_COLUMNS_MIN 5
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
@@ -24,7 +24,7 @@ void evq_live_erase(struct evq_live *live)
     if (live->footer_lines > 0) {
         // Up over the footer, then clear from there to the end of the screen.
         (void)printf("\033[%zuA\r\033[J", live->footer_lines);
-        (void)fflush(stdout); // Before what comes next on standard error.
+        (void)fflush(stdout); // The next text goes to standard error and must follow this.
         live->footer_lines = 0;
     }
 }

@@ -22,22 +22,21 @@ struct evq_live {
              [EVQ_LIVE_LINE_BYTES]; // Lines of other output that are rewritten above the footer.
     size_t bar_count;
     char footer[EVQ_LIVE_FOOTER_LINES_MAX][EVQ_LIVE_LINE_BYTES];
-    size_t footer_count;                                                            // Wanted.
-    char drawn[EVQ_LIVE_BARS_MAX + EVQ_LIVE_FOOTER_LINES_MAX][EVQ_LIVE_LINE_BYTES]; // On screen.
+    size_t footer_count;
+    char drawn[EVQ_LIVE_BARS_MAX + EVQ_LIVE_FOOTER_LINES_MAX][EVQ_LIVE_LINE_BYTES]; // Shown now.
     size_t drawn_count;
 };
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
                    struct evq_result_table *results);
 
-/* Prints the row of a job that has ended. cause: why it ended so, escaped; of a job that is not
- * done. */
+/* Prints the row of a job that has ended. cause: why the job is not done, escaped. */
 void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row, const char *cause);
 /* Sets the footer. evq_live_redraw() shows it. Lines past the limit are left out. */
 void evq_live_footer_clear(struct evq_live *live);
 void evq_live_footer_line(struct evq_live *live, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* The same for lines above the footer that are rewritten, such as progress bars. */
+/* Sets the lines above the footer that are rewritten, such as progress bars. */
 void evq_live_bars_clear(struct evq_live *live);
 void evq_live_bar(struct evq_live *live, const char *text);
 void evq_live_redraw(struct evq_live *live);

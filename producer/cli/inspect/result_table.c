@@ -106,7 +106,8 @@ static struct evq_result_table_row *row_of(struct evq_result_table *results,
     return row;
 }
 
-/* What a new metric changes: a column of its name; a suite with another task before has several. */
+/* Adds the column of a new metric. If its suite has another task already, marks the suite as having
+ * several tasks. */
 static void note_shape(struct evq_result_table *results,
                        const struct evq_result_table_metric *added)
 {
@@ -288,7 +289,7 @@ static int compare(const void *a, const void *b)
     if (order == 0) {
         order = strcmp(x->suite, y->suite);
     }
-    if (order == 0) { // Only the generations differ. The longer one is later.
+    if (order == 0) { // Only the generations differ. The longer text is the later one.
         order = (strlen(x->job) > strlen(y->job)) - (strlen(x->job) < strlen(y->job));
     }
     return order != 0 ? order : strcmp(x->job, y->job);
@@ -329,7 +330,7 @@ void evq_result_table_title(const struct evq_result_table *results, size_t metri
     for (size_t i = 0; i < results->metric_count; i++) {
         alone = alone && strcmp(results->metrics[i].task, column->task) == 0;
     }
-    // With several variants, task and name would be the title of two columns.
+    // If there are several variants, two columns would have the title of task and name.
     for (size_t i = 0; i < results->metric_count; i++) {
         if (i != metric && strcmp(results->metrics[i].task, column->task) == 0 &&
             strcmp(results->metrics[i].name, column->name) == 0) {

@@ -22,7 +22,7 @@ struct evq_result_table_metric {
 };
 
 struct evq_result_table_row {
-    char job[EVQ_JOB_ID_BYTES_MAX]; // With its generation.
+    char job[EVQ_JOB_ID_BYTES_MAX]; // The id with its generation.
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     char variant[EVQ_JOB_NAME_BYTES_MAX + 1];
     char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
@@ -43,7 +43,7 @@ struct evq_result_table_shape {
     bool variant;
     bool suite;
     bool task; // Some suite has several.
-    // Of metrics, each name once, as the first metric that has it.
+    // The metrics that have a column: for each name, the first metric with it.
     size_t names[EVQ_RESULT_TABLE_METRICS_MAX];
     size_t name_count;
 };

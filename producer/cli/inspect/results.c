@@ -14,7 +14,7 @@
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 
-struct output {                       // Where the results of a feed go.
+struct output {                       // Collects the results of a feed.
     struct evq_result_table *results; // For a table; NULL: text.
     size_t count;
     bool failed;
@@ -132,8 +132,8 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
     }
     status = evq_feed_poll(feed, csv ? on_csv : cli->terminal.json ? on_json : on_table, &to, err);
     if (cli->terminal.json) {
-        (void)fputs(to.count > 0 ? "\n]}\n" : "]}\n",
-                    stdout); // Also after a fault: what was read stays readable.
+        // This is also written after an error, so that the results that were read are valid JSON.
+        (void)fputs(to.count > 0 ? "\n]}\n" : "]}\n", stdout);
     }
     if (status == EVQ_OK && to.failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");

@@ -165,7 +165,7 @@ static void joined(const json_t *list, char *out, size_t out_bytes)
     }
 }
 
-/* Why its first slot that waits for GPUs does, or has no process; "" when none does. */
+/* Returns the reason of its first slot that waits for GPUs or has no process; "": there is none. */
 static const char *slot_wait(const json_t *slots)
 {
     size_t index = 0;
@@ -279,7 +279,7 @@ static json_t *gpu_rows(const json_t *stats)
         size_t number = 0;
         const json_t *slot = NULL;
         if (strcmp(evq_json_text(worker, "state", "?"), "alive") != 0) {
-            continue; // What its GPUs do now is not known.
+            continue; // The state of its GPUs is not known.
         }
         json_array_foreach(json_object_get(json_object_get(worker, "info"), "slots"), number, slot)
         {

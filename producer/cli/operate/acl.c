@@ -36,7 +36,7 @@ static const struct role roles[] = {
      "fcall_ro function|list bzpopmin"},
     {"logger", "~", true, "bad best_put samples_remove sink_ack sink_open sink_serve",
      "fcall_ro function|list xread xreadgroup xautoclaim"},
-    {"gateway", "~", true, 
+    {"gateway", "~", true,
      "cancel pause put retry submit submit_batch ticket_cancel ticket_put tickets",
      "fcall_ro function|list xread xinfo|stream"},
     {"viewer", "%R~", true, "", "fcall_ro function|list info"},
@@ -272,7 +272,8 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
                  role->name, hash[0] != '\0' ? "on" : "off", hash, hash[0] != '\0' ? " " : "",
                  role->keys, queue);
     for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
-        bool known = strcmp(list.words[i], "client|setinfo") != 0; // Of 7.2; all others are in 7.0.
+        // If no server answers, the file is for Redis 7.0, which lacks only this command (7.2).
+        bool known = strcmp(list.words[i], "client|setinfo") != 0;
         if (!offline) {
             status = known_to_server(cli, list.words[i], &known, err);
         }
@@ -290,9 +291,8 @@ enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char 
     bool known = false;
     enum evq_status status = offline ? EVQ_OK : known_to_server(cli, "ping", &known, err);
     if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
-        evq_cli_say(cli,
-                    "evalq: no server to ask: written for Redis 7.0 and newer"); // It may start
-                                                                                 // with this file.
+        // The server may need this file to start.
+        evq_cli_say(cli, "evalq: no server to ask: written for Redis 7.0 and newer");
         offline = true;
         status = EVQ_OK;
     }

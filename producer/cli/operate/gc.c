@@ -129,7 +129,7 @@ static enum evq_status walk(struct collection *gc, const char *root, struct evq_
             (void)fts_set(tree, entry, FTS_SKIP); // Fails only for a bad instruction.
         }
     }
-    (void)fts_close(tree); // Only read.
+    (void)fts_close(tree); // The tree was only read.
     free(path);
     return EVQ_OK;
 }

@@ -92,7 +92,7 @@ static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_
     return first.status;
 }
 
-/* The same for a list of ids. */
+/* Acts on each job of a list of ids. */
 static enum evq_status act_on_list(struct evq_cli *cli, const json_t *list, act_fn act,
                                    struct evq_error *err)
 {

@@ -98,8 +98,8 @@ static enum evq_status own_find(const struct pruning *pruning,
                                 char target[PATH_MAX], struct evq_error *err)
 {
     const struct evq_retention_checkpoint *other = evq_retention_sharer(&pruning->retention, one);
-    enum evq_status status = evq_retention_owned(root, one->path, pruning->own, pruning->own_count,
-                                                 target, PATH_MAX, err);
+    enum evq_status status = evq_retention_removable_path(
+        root, one->path, pruning->own, pruning->own_count, target, PATH_MAX, err);
 
     if (status == EVQ_OK && other != NULL) {
         status = evq_error_set(err, EVQ_E_CONFLICT, "step %" PRId64 " stays, and has it too",
@@ -147,7 +147,8 @@ static void target_find(const struct pruning *pruning, const struct evq_retentio
         return;
     }
     const char *const roots[] = {root->path};
-    if (evq_retention_owned(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) == EVQ_OK) {
+    if (evq_retention_removable_path(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) ==
+        EVQ_OK) {
         target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that contains it.
         (void)snprintf(why, why_bytes, "its pin goes");
     } else {

@@ -122,9 +122,9 @@ void evq_retention_free(struct evq_retention *retention)
     retention->count = retention->room = 0;
 }
 
-enum evq_status evq_retention_owned(const char *root, const char *relative,
-                                    const char *const *owned, size_t owned_count, char *out,
-                                    size_t out_bytes, struct evq_error *err)
+enum evq_status evq_retention_removable_path(const char *root, const char *relative,
+                                             const char *const *owned, size_t owned_count,
+                                             char *out, size_t out_bytes, struct evq_error *err)
 {
     char path[PATH_MAX];
     char real[PATH_MAX];
@@ -190,7 +190,7 @@ enum evq_status evq_retention_remove(const char *path, struct evq_error *err)
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open '%s': %s", parent, strerror(errno));
     }
-    // What an earlier call left half-removed has that name.
+    // The hidden name exists if an earlier call removed only a part.
     enum evq_status status = evq_tree_remove(fd, hidden, err);
     if (status == EVQ_OK && renameat(fd, name + 1, fd, hidden) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "rename '%s': %s", path, strerror(errno));

@@ -1,6 +1,6 @@
 /*
  * Decides which checkpoints of a run to keep: the best by one metric, the newest, and those in use.
- * Also decides what of the others may be removed. One thread.
+ * Also decides which files of the other checkpoints may be removed. One thread.
  */
 #ifndef EVQ_PRODUCER_CLI_OPERATE_RETENTION_H
 #define EVQ_PRODUCER_CLI_OPERATE_RETENTION_H
@@ -21,19 +21,19 @@ enum evq_retention_reason {
     EVQ_RETENTION_UNKNOWN,   // It has no number of the metric.
 };
 
-struct evq_retention_checkpoint { // A checkpoint.
+struct evq_retention_checkpoint {
     int64_t step;
     char root[EVQ_JOB_NAME_BYTES_MAX + 1];
     char path[512];   // Relative to the root, as the training saved it. Not the path of a pin.
     char pinned[512]; // The path of evalq's own copy. "": there is none.
     char job[EVQ_JOB_ID_BYTES_MAX]; // One of its jobs.
-    char fingerprint[33];           // Of the weights that were evaluated. "": not known.
+    char fingerprint[33];           // Fingerprint of the weights that were evaluated; "": unknown.
     bool has_value;
-    double value;                         // The best of several,
-    char value_job[EVQ_JOB_ID_BYTES_MAX]; // of this job.
+    double value;                         // The best of its values.
+    char value_job[EVQ_JOB_ID_BYTES_MAX]; // The job that has this value.
     enum evq_retention_reason why;
-    size_t rank; // With EVQ_RETENTION_TOP: from 1.
-    bool lost;   // With EVQ_RETENTION_TOP: its weights are gone, or were overwritten.
+    size_t rank; // Its place among the best, from 1. Valid with EVQ_RETENTION_TOP.
+    bool lost;   // Its weights are gone or were overwritten. Valid with EVQ_RETENTION_TOP.
 };
 
 struct evq_retention {
@@ -57,9 +57,10 @@ void evq_retention_free(struct evq_retention *retention);
  * exists, is no symbolic link, and its real path lies strictly within one of the owned directories.
  * EVQ_E_NOT_FOUND: it does not exist. EVQ_E_INVALID: the message says why it may not be removed.
  */
-enum evq_status evq_retention_owned(const char *root, const char *relative,
-                                    const char *const *owned, size_t owned_count, char *out,
-                                    size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_retention_removable_path(const char *root, const char *relative,
+                                             const char *const *owned, size_t owned_count,
+                                             char *out, size_t out_bytes,
+                                             struct evq_error *err) EVQ_CHECK_RESULT;
 /* A checkpoint that stays and has the same path or lies within it. NULL: there is none. */
 const struct evq_retention_checkpoint *
 evq_retention_sharer(const struct evq_retention *retention,

@@ -116,13 +116,13 @@ typedef enum evq_pin_job (*evq_pin_job_fn)(void *context, const char *queue, con
  * never sent, or that the queue lost, keep the pin until it is unsent_ms old (-1: always).
  * *ret_released: the pin was removed, now or earlier.
  */
-enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, void *context,
-                              int64_t unsent_ms, bool *ret_released,
-                              struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_pin_release_if_ended(const char *directory, evq_pin_job_fn job_state,
+                                         void *context, int64_t unsent_ms, bool *ret_released,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_pin_release(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Prevents that evq_pin_check() releases the pin until the descriptor is closed. -1: there is no
- * such pin. */
+/* Keeps evq_pin_release_if_ended() from releasing the pin until the descriptor is closed. -1: there
+ * is no such pin. */
 int evq_pin_lock(const char *directory);
 
 /* Keep and read the message of a job that wants the pin, so that the job can be sent again.
@@ -144,9 +144,9 @@ enum evq_status evq_pin_list(const char *output_dir, evq_pin_fn on_pin, void *co
                              struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Calls evq_pin_check() for all pins of output_dir; queue not NULL: only for those of that queue.
- * Also removes unfinished pins that are older than an hour, and the directories if they are empty.
- * *ret_released, *ret_left: how many pins were removed and how many stay.
+ * Calls evq_pin_release_if_ended() for all pins of output_dir; queue not NULL: only for those of
+ * that queue. Also removes unfinished pins that are older than an hour, and the directories if they
+ * are empty. *ret_released, *ret_left: how many pins were removed and how many stay.
  */
 enum evq_status evq_pin_gc(const char *output_dir, const char *queue, evq_pin_job_fn job_state,
                            void *context, int64_t unsent_ms, int64_t *ret_released,

@@ -180,8 +180,9 @@ int evq_pin_lock(const char *directory)
     return fd;
 }
 
-enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, void *context,
-                              int64_t unsent_ms, bool *ret_released, struct evq_error *err)
+enum evq_status evq_pin_release_if_ended(const char *directory, evq_pin_job_fn job_state,
+                                         void *context, int64_t unsent_ms, bool *ret_released,
+                                         struct evq_error *err)
 {
     struct record record;
     struct stat info;
@@ -251,8 +252,8 @@ static void walk_one(struct pins_walk *walk, const char *directory)
     } else if (walk->queue == NULL || strcmp(walk->queue, record.queue) == 0) {
         bool released = false;
         // A pin that cannot be removed is counted as left.
-        (void)!evq_pin_check(directory, walk->job_state, walk->context, walk->unsent_ms, &released,
-                             NULL);
+        (void)!evq_pin_release_if_ended(directory, walk->job_state, walk->context, walk->unsent_ms,
+                                        &released, NULL);
         walk->released += released;
         walk->left += !released;
     }

@@ -98,7 +98,7 @@ void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
         (void)!evq_pin_refused(directory, id, NULL); // The header says what a failure means.
     } else {
         message_keep(directory, job, sent->id);
-        (void)!evq_pin_sent(directory, id, sent->id, epoch, NULL); // Likewise.
+        (void)!evq_pin_sent(directory, id, sent->id, epoch, NULL); // As above.
     }
 }
 
@@ -232,7 +232,8 @@ static bool pin_look(struct evq_pin_releaser *releaser, size_t at, struct evq_pi
     ask->directory = pin->directory;
     ask->dead_ms = 0;
     // If it cannot be removed now, the next check tries again.
-    (void)!evq_pin_check(pin->directory, evq_pin_releaser_job_state, ask, -1, &released, NULL);
+    (void)!evq_pin_release_if_ended(pin->directory, evq_pin_releaser_job_state, ask, -1, &released,
+                                    NULL);
     pin->dead_ms = ask->dead_ms;
     if (released) {
         releaser->copied_bytes -= pin->copied_bytes;

@@ -48,7 +48,7 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload, size_t
     do {
         uint64_t head = atomic_load_explicit(&header->head, memory_order_acquire);
         // If head is beyond position, records were pushed and released since the tail was read.
-        // Then the swap fails, and the tail is read again.
+        // In this case the swap below fails, and the tail is read again.
         if (head <= position && position + span - head > ring->data_bytes) {
             return EVQ_E_FULL;
         }

@@ -61,7 +61,7 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload,
 /*
  * Copies the next committed record at or after *cursor into out, which has room for
  * EVQ_RING_PAYLOAD_BYTES_MAX, and moves *cursor past it. The first cursor is evq_ring_head().
- * EVQ_E_NOT_FOUND: there is no record yet. Only the thread that takes.
+ * EVQ_E_NOT_FOUND: there is no record yet. Only one thread may call it.
  */
 enum evq_status evq_ring_take(struct evq_ring *ring, uint64_t *cursor, void *out,
                               size_t *ret_bytes) EVQ_CHECK_RESULT;

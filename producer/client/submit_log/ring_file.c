@@ -113,8 +113,8 @@ static enum evq_status ring_reserve(const struct evq_ring *ring, size_t bytes,
     sigset_t too_large;
     int failed = EINTR;
 
-    // On tmpfs a signal ends fallocate() and undoes its work, so signals are blocked: those of a
-    // profiler would end every try. A signal that cannot be blocked, as a debugger's, comes once.
+    // On tmpfs a signal ends fallocate() and undoes its work. A profiler's signals would end every
+    // try, so signals are blocked. A debugger's signal cannot be blocked, but it comes only once.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int tries = 0; failed == EINTR && tries < RESERVE_TRIES; tries++) {

@@ -327,7 +327,7 @@ enum evq_status evq_submit_record_unpack(const uint8_t *data, size_t bytes,
     request.needs = head.version >= 2 ? take_text(data, bytes, &at) : "";
     request.held = head.version >= 3 ? take_text(data, bytes, &at) : "";
     request.pairs = (const char *)data + at;
-    // A missing one leaves none for those after it.
+    // If one text is missing, all later ones are missing too.
     whole = request.format != NULL && request.needs != NULL && request.held != NULL;
     for (size_t pair = 0; whole && pair < 2 * (request.param_count + request.tracker_count);
          pair++) {

@@ -1,4 +1,5 @@
-/* GET /healthz, /readyz, /v1/queue and others: the state of the gateway and the queue. */
+/* GET /healthz, /readyz, /v1/queue and others: the state of the gateway and the queue. POST
+ * /v1/pause: pauses and resumes. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@ void evq_body_fail(struct evq_body *body, const char *format, ...)
     char sentence[500];
     va_list args;
     if (body->failed) {
-        return; // Only the first fault is reported.
+        return; // The reply has only the first error.
     }
     va_start(args, format);
     (void)vsnprintf(sentence, sizeof sentence, format, args);

@@ -23,17 +23,17 @@ void evq_body_close(struct evq_body *body); // Frees its strings.
 
 /* A missing or null member gives the fallback. */
 const char *evq_body_text(struct evq_body *body, const char *key, const char *fallback);
-/* Of 0 to max. */
+/* Reads an integer from 0 to max. */
 int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t max, int64_t fallback);
 double evq_body_number(struct evq_body *body, const char *key, double fallback);
 bool evq_body_bool(struct evq_body *body, const char *key, bool fallback);
-/* One of the words, by its index. */
+/* Reads one of the words. Returns its index. */
 int evq_body_word(struct evq_body *body, const char *key, const char *const *words, int count,
                   int fallback);
-/* An object of texts, numbers and booleans as pairs of texts, in arena. */
+/* Reads an object of texts, numbers and booleans as pairs of texts, in arena. */
 void evq_body_pairs(struct evq_body *body, const char *key, struct evq_arena *arena,
                     const struct evq_pair **ret_pairs, size_t *ret_count);
-/* A text, or an array of texts, as at most texts_max texts: how many. */
+/* Reads a text or an array of texts. Returns how many it wrote to texts, at most texts_max. */
 size_t evq_body_texts(struct evq_body *body, const char *key, const char **texts, size_t texts_max);
 
 /* Reports that a member is wrong. */

@@ -30,7 +30,7 @@ struct evq_listener;
 
 struct evq_events_config {
     const struct evq_config *config; // Borrowed. NULL: no thread, events are added by hand.
-    void *(*follow)(void *feed);     // Main of the thread: evq_events_feed().
+    void *(*follow)(void *feed);     // The thread's main function: evq_events_feed().
     /* Called on the events thread when there is something new, and every 15 s. */
     void (*on_news)(void *context);
     void *context;
@@ -67,7 +67,7 @@ void evq_events_add(struct evq_events *events, const char *id, const char *kind,
 /* Sets the oldest known event. A client that resumes before it gets a reset. */
 void evq_events_floor(struct evq_events *events, const char *id);
 size_t evq_events_listeners(struct evq_events *events);
-void *evq_events_feed(void *feed); // Main of the thread.
+void *evq_events_feed(void *feed); // The thread's main function.
 
 /* The state of the thread. */
 struct evq_feed {

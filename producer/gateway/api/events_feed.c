@@ -64,7 +64,7 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry, bool bef
         fields->type == EVQ_REPLY_ARRAY ? field_of(fields, "record") : NULL;
     if (record == NULL || evq_codec_result_decode((const uint8_t *)record->text, record->bytes,
                                                   &result, NULL) != EVQ_OK) {
-        return true; // It was trimmed, or it is not a record; then the loggers set it aside.
+        return true; // It was trimmed, or it is malformed. Loggers handle malformed records.
     }
     const struct evq_reply *finished = field_of(fields, "finished_ms");
     const long long finished_ms = finished != NULL ? strtoll(finished->text, NULL, 10) : 0;
@@ -89,7 +89,7 @@ static enum evq_status call(struct follow *f, struct evq_reply **ret_reply, int6
                          evq_conn_deadline_ms(f->feed->conn, block_ms), ret_reply, err);
 }
 
-/* Where a stream without entries stands: what it held was trimmed, or it was never there. */
+/* Reads the last id of a stream without entries. They were trimmed, or there never were any. */
 static enum evq_status ask_last(struct follow *f, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
@@ -105,7 +105,7 @@ static enum evq_status ask_last(struct follow *f, struct evq_error *err)
     return status == EVQ_E_INVALID ? EVQ_OK : status; // No such key.
 }
 
-/* The newest entries of before, and where the stream stands. */
+/* Reads the newest entries from before this gateway started, and the end of the stream. */
 static enum evq_status prime(struct follow *f, struct evq_error *err)
 {
     char count[16];

@@ -1,6 +1,6 @@
 /*
- * Admission checks, in this order: client address, rate limit, route, permission. On the library's
- * thread only.
+ * Admission checks of a request, in this order: target, token, rate limit, route, the headers
+ * Origin, Host and Content-Type, permission. Only the thread of libmicrohttpd uses it.
  */
 #ifndef EVQ_PRODUCER_GATEWAY_HTTP_ADMISSION_H
 #define EVQ_PRODUCER_GATEWAY_HTTP_ADMISSION_H

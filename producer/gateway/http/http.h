@@ -53,7 +53,7 @@ struct evq_http_request {
     char peer[EVQ_HTTP_PEER_BYTES]; // Numeric address of the client or of its proxy.
     char user[33];                  // The name of the token. "": none was needed.
     unsigned rights;                // Bits of enum evq_http_right.
-    int64_t started_ms;             // When its head had arrived, monotonic.
+    int64_t started_ms;             // When its head arrived, monotonic.
     void *memory; // Kept for the handler between its calls (again_ms). NULL at first, freed at the
                   // end.
     struct evq_arena *arena; // For allocations of the handler. Freed with the request.
@@ -91,15 +91,14 @@ void evq_http_reply_header(struct evq_http_reply *reply, const char *name, const
  * set. */
 void evq_http_reply_error(struct evq_http_reply *reply, int code, const char *word,
                           const char *format, ...) EVQ_PRINTF(4, 5);
-/* The same from a status: 400 for invalid, 404 for not found, 409 for a conflict, 503 if Redis does
- * not answer.
- */
+/* Like evq_http_reply_error(), with the code of a status: 400 for invalid, 404 for not found, 409
+ * for a conflict, 503 if Redis does not answer. */
 void evq_http_reply_fail(struct evq_http_reply *reply, enum evq_status status,
                          const struct evq_error *err);
 /* Takes JSON text from malloc() as the whole body. */
 void evq_http_reply_take(struct evq_http_reply *reply, char *json);
-/* The answer of a call that gave JSON text or a status: evq_http_reply_take() or
- * evq_http_reply_fail(). */
+/* Replies with the JSON text of a call that returned EVQ_OK, otherwise with its error. Takes the
+ * text. */
 void evq_http_reply_answer(struct evq_http_reply *reply, enum evq_status status, char *json,
                            const struct evq_error *err);
 
@@ -109,12 +108,11 @@ void *evq_http_memory(struct evq_http_request *request, size_t bytes);
 /* The value of a query parameter. If it is repeated, the last one counts. */
 const char *evq_http_query(const struct evq_http_request *request, const char *name,
                            const char *fallback);
-/* The same as an integer from min to max. *ret stays if the parameter is missing. false: it is
- * wrong, and the reply says so. */
+/* Reads a query parameter that is an integer from min to max. *ret stays if the parameter is
+ * missing. false: it is wrong, and the reply says so. */
 bool evq_http_query_integer(const struct evq_http_request *request, struct evq_http_reply *reply,
                             const char *name, int64_t min, int64_t max, int64_t *ret);
-/* Whether this is a valid name of a run. false: the reply says why.
- */
+/* Whether this is a valid name of a run. false: the reply says why. */
 bool evq_http_run_valid(const char *run, struct evq_http_reply *reply);
 
 /*

@@ -107,7 +107,7 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
         link = calloc(1, sizeof *link);
         if (link == NULL || info == NULL) {
             free(link);
-            return; // Without a link, its first request is refused.
+            return; // The first request of a connection without a link is refused.
         }
         link->fd = info->connect_fd;
         link->since_ms = evq_clock_mono_ms();

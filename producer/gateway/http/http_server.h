@@ -33,7 +33,7 @@ enum evq_status evq_http_server_start(const struct evq_http_server_config *confi
                                       struct evq_thread_pool *pool,
                                       struct evq_http_server **ret_server,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
-/* For the pool's on_done. */
+/* The pool's on_done. */
 void evq_http_server_done(struct evq_exchange *exchange);
 
 /* Pulls every stream again. */
@@ -45,7 +45,7 @@ void evq_http_server_sweep(struct evq_http_server *server);
 void evq_http_server_quiesce(struct evq_http_server *server);
 /* How many requests have no complete reply yet, without streams. */
 uint32_t evq_http_server_busy(struct evq_http_server *server);
-/* After the pool was stopped. Accepts NULL. */
+/* Call it after the pool was stopped. Accepts NULL. */
 void evq_http_server_stop(struct evq_http_server *server);
 
 #endif

@@ -103,7 +103,7 @@ void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,
 
     (void)request;
     if (tickets != NULL) {
-        evq_lmms_time(evq_clock_unix_ms(), now);
+        evq_lmms_format_time(evq_clock_unix_ms(), now);
         reply_json(reply, 200,
                    json_pack("{s:s, s:s, s:I}", "status", "healthy", "timestamp", now, "queue_size",
                              waiting_count(tickets)));

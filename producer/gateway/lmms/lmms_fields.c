@@ -59,15 +59,15 @@ static void refuse(struct evq_lmms_fields *fields, json_t *fault)
     }
 }
 
-struct word { // How a value that is none of its kind is refused.
+struct word { // The error for a value of the wrong kind.
     const char *type;
     const char *message;
 };
 
 static const struct word none = {NULL, NULL};
 
-/* The text without blanks around it and without "_" between digits, as Python writes large numbers;
- * false: it does not fit, or holds what no decimal number does. */
+/* Removes blanks around the text and "_" between its digits, with which Python writes large
+ * numbers. false: it does not fit, or contains something that no decimal number contains. */
 static bool trimmed(const char *text, char *out, size_t out_bytes)
 {
     size_t used = 0;
@@ -237,7 +237,7 @@ static json_t *take_texts(struct evq_lmms_fields *fields, const char *name, cons
     }
     if (!good) {
         json_decref(list);
-        *ret_why = none; // Told.
+        *ret_why = none; // The errors of the items are already in the detail.
         return NULL;
     }
     return list;
@@ -257,7 +257,8 @@ static void keep(struct evq_lmms_fields *fields, const char *name, json_t *value
     }
 }
 
-/* Of two kinds that both would do, the one that needs no conversion is taken. */
+/* Takes a value that may have one of two kinds. If both fit, it prefers the one without
+ * conversion. */
 static json_t *take_either(struct evq_lmms_fields *fields, const char *name, const json_t *value,
                            unsigned kinds)
 {

@@ -42,8 +42,8 @@ void evq_lmms_field(struct evq_lmms_fields *fields, const char *name, unsigned k
 void evq_lmms_field_word(struct evq_lmms_fields *fields, const char *name, const char *first,
                          const char *second);
 
-/* {"detail": [...]} of one fault that has no field: json is the value that stands there, borrowed,
- * NULL for null. */
+/* Returns {"detail": [...]} with one error of the whole body. input: the wrong value, borrowed;
+ * NULL: null. */
 json_t *evq_lmms_fault(const char *type, const char *message, const json_t *input);
 
 #endif

@@ -73,7 +73,7 @@ static struct evq_job *job_make(const struct evq_lmms_paths *place, const char *
         return NULL;
     }
     if (gethostname(host, sizeof host - 1) != 0) {
-        host[0] = '\0'; // Only for people to read.
+        host[0] = '\0'; // The name is only for people to read.
     }
     pair->key = name;
     pair->value = evq_arena_strdup(job->arena, text);
@@ -316,7 +316,7 @@ static const char *failure_of(const struct evq_ticket *ticket)
                             ticket->detail[0] != '\0' ? ticket->detail : ticket->reason);
 }
 
-void evq_lmms_time(int64_t unix_ms, char out[EVQ_LMMS_TIME_BYTES])
+void evq_lmms_format_time(int64_t unix_ms, char out[EVQ_LMMS_TIME_BYTES])
 {
     char seconds_text[24] = "";
     struct tm parts;
@@ -336,7 +336,7 @@ static json_t *time_json(int64_t unix_ms)
     if (unix_ms < 0) {
         return json_null();
     }
-    evq_lmms_time(unix_ms, text);
+    evq_lmms_format_time(unix_ms, text);
     return json_string(text);
 }
 
@@ -354,17 +354,18 @@ static json_t *results_json(const struct evq_ticket *ticket, const json_t *recor
         const size_t count =
             other ? ticket->result_count - ticket->job_results : ticket->job_results;
         if (other) {
-            (void)snprintf(suffix, sizeof suffix, "__%.32s", evq_lmms_text(record, "other"));
+            (void)snprintf(suffix, sizeof suffix, "__%.32s", evq_lmms_member_text(record, "other"));
         }
-        (void)snprintf(name, sizeof name, "%.255s%s", evq_lmms_text(record, "model_dir"), suffix);
+        (void)snprintf(name, sizeof name, "%.255s%s", evq_lmms_member_text(record, "model_dir"),
+                       suffix);
         (void)snprintf(directory, sizeof directory, "%.*s/%s", PATH_MAX - (int)sizeof name - 2,
-                       evq_lmms_text(record, "output"), name);
+                       evq_lmms_member_text(record, "output"), name);
         const struct evq_lmms_output output = {
             .directory = directory,
             .job = other ? ticket->other : ticket->job,
-            .variant = evq_lmms_text(record, other ? "other" : "variant"),
+            .variant = evq_lmms_member_text(record, other ? "other" : "variant"),
             .suffix = suffix,
-            .model = evq_lmms_text(json_object_get(record, "request"), "model")};
+            .model = evq_lmms_member_text(json_object_get(record, "request"), "model")};
         if (other && !ticket->other_done) {
             json_t *first = json_object_iter_value(json_object_iter(all));
             (void)json_object_set_new(first, "note",

@@ -28,9 +28,9 @@ enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queu
 
 struct evq_lmms_merging {
     char id[EVQ_LMMS_ID_BYTES]; // Id of its ticket.
-    char output[PATH_MAX];      // Where the merged checkpoint will be.
+    char output[PATH_MAX];      // The path of the merged checkpoint.
 };
-/* The same for a merge. EVQ_E_GONE: the checkpoint does not exist. EVQ_E_INVALID, EVQ_E_NOT_FOUND.
+/* Submits a merge. EVQ_E_GONE: the checkpoint does not exist. EVQ_E_INVALID, EVQ_E_NOT_FOUND.
  * Other errors are the queue's. */
 enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct evq_queue *queue,
                                       struct evq_pins *pins, const struct evq_lmms_merge *merge,
@@ -45,8 +45,8 @@ const char *evq_lmms_status(const struct evq_ticket *ticket);
  * caller calls json_decref(). */
 json_t *evq_lmms_info(const char *id, const struct evq_ticket *ticket);
 
-/* Local time without a zone, always with microseconds, as datetime.isoformat() writes it. */
+/* Formats a time as datetime.isoformat() does: local time without a zone, with microseconds. */
 #define EVQ_LMMS_TIME_BYTES 32
-void evq_lmms_time(int64_t unix_ms, char out[EVQ_LMMS_TIME_BYTES]);
+void evq_lmms_format_time(int64_t unix_ms, char out[EVQ_LMMS_TIME_BYTES]);
 
 #endif

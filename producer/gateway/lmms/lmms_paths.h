@@ -34,8 +34,8 @@ enum evq_status evq_lmms_paths_find(const struct evq_config *config, const char 
                                     struct evq_lmms_paths *ret_place,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same for a checkpoint to merge. EVQ_E_GONE: it does not exist. EVQ_E_INVALID: it has no
- * shards of this variant. */
+/* Finds a checkpoint to merge. EVQ_E_GONE: it does not exist. EVQ_E_INVALID: it has no shards of
+ * this variant. */
 enum evq_status evq_lmms_paths_merge(const struct evq_config *config, const char *path,
                                      const char *variant, struct evq_lmms_paths *ret_place,
                                      struct evq_error *err) EVQ_CHECK_RESULT;

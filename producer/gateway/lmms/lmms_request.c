@@ -7,7 +7,7 @@
 #include "producer/gateway/lmms/lmms_fields.h"
 #include "shared/base/json_memory.h"
 
-/* Where lmms-eval looks for a model's name in model_args, in this order. */
+/* The keys of model_args in which lmms-eval looks for a model's name, in this order. */
 static const char *const model_keys[] = {"peft",     "delta",         "pretrained",
                                          "model",    "model_version", "model_name",
                                          "model_id", "path",          "engine"};
@@ -123,7 +123,7 @@ static int64_t gpus_of(const json_t *value)
         gpus = strtoll(text, &end, 10);
         gpus = end != text && *end == '\0' ? gpus : 1;
     }
-    return gpus < 1 ? 1 : gpus; // As in LMMS-Eval's server: at least one process.
+    return gpus < 1 ? 1 : gpus; // LMMS-Eval's server also starts at least one process.
 }
 
 static bool is_one(const json_t *value)
@@ -165,7 +165,7 @@ static enum evq_status args_read(struct evq_lmms_request *request)
     return EVQ_OK;
 }
 
-const char *evq_lmms_text(const json_t *object, const char *key)
+const char *evq_lmms_member_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text != NULL ? text : "";
@@ -179,7 +179,7 @@ static const char *model_key(const json_t *args, const char *path)
     json_t *value = NULL;
 
     for (size_t i = 0; i < MODEL_KEY_COUNT; i++) {
-        const char *text = evq_lmms_text(args, model_keys[i]);
+        const char *text = evq_lmms_member_text(args, model_keys[i]);
         if (path != NULL ? strcmp(text, path) == 0 : text[0] == '/') {
             return model_keys[i];
         }
@@ -200,20 +200,20 @@ static void model_find(struct evq_lmms_request *request)
     const char *name = "";
 
     request->merge = json_is_object(engine);
-    request->path = evq_lmms_text(engine, "model_path");
+    request->path = evq_lmms_member_text(engine, "model_path");
     request->variant =
-        strcmp(evq_lmms_text(engine, "checkpoint_type"), "ema") == 0 ? "ema" : "regular";
-    request->output_dir = evq_lmms_text(request->echo, "output_dir");
+        strcmp(evq_lmms_member_text(engine, "checkpoint_type"), "ema") == 0 ? "ema" : "regular";
+    request->output_dir = evq_lmms_member_text(request->echo, "output_dir");
     const char *key = model_key(request->args, request->path[0] != '\0' ? request->path : NULL);
     request->key = key != NULL ? key : "";
     if (request->path[0] == '\0' && key != NULL) {
-        request->path = evq_lmms_text(request->args, key);
+        request->path = evq_lmms_member_text(request->args, key);
     }
     for (size_t i = 0; i < MODEL_KEY_COUNT && name[0] == '\0'; i++) {
-        name = evq_lmms_text(request->args, model_keys[i]);
+        name = evq_lmms_member_text(request->args, model_keys[i]);
     }
     name = name[0] != '\0' ? name : request->path;
-    evq_lmms_model_dir(name[0] != '\0' ? name : evq_lmms_text(request->echo, "model"),
+    evq_lmms_model_dir(name[0] != '\0' ? name : evq_lmms_member_text(request->echo, "model"),
                        request->model_dir);
 }
 
@@ -295,9 +295,9 @@ enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
         status = fields_take(&fields, &ret_merge->fields, ret_fault);
     }
     if (status == EVQ_OK) {
-        ret_merge->path = evq_lmms_text(ret_merge->fields, "checkpoint_path");
-        ret_merge->output_path = evq_lmms_text(ret_merge->fields, "output_path");
-        ret_merge->variant = evq_lmms_text(ret_merge->fields, "checkpoint_type");
+        ret_merge->path = evq_lmms_member_text(ret_merge->fields, "checkpoint_path");
+        ret_merge->output_path = evq_lmms_member_text(ret_merge->fields, "output_path");
+        ret_merge->variant = evq_lmms_member_text(ret_merge->fields, "checkpoint_type");
     }
     evq_lmms_fields_end(&fields);
     json_decref(value);

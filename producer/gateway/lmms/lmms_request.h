@@ -1,6 +1,6 @@
 /*
- * What a client of the LMMS-Eval server asks for: the twelve fields of its protocol, and the
- * thirteenth of LMMs-Engine, lmms_engine_kwargs. Needs neither HTTP nor Redis. One thread.
+ * Reads a request of a client of the LMMS-Eval server: the twelve fields of its protocol, and a
+ * thirteenth that LMMs-Engine adds, lmms_engine_kwargs. Needs neither HTTP nor Redis. One thread.
  */
 #ifndef EVQ_PRODUCER_GATEWAY_LMMS_LMMS_REQUEST_H
 #define EVQ_PRODUCER_GATEWAY_LMMS_LMMS_REQUEST_H
@@ -16,13 +16,13 @@
 #define EVQ_LMMS_NAME_BYTES        256
 
 struct evq_lmms_request {
-    json_t *echo;        // Owned: every field, as it was understood; what GET /jobs/ID shows.
+    json_t *echo;        // Owned: every field as it was understood. GET /jobs/ID shows it.
     json_t *args;        // Owned: model_args without num_gpus and batch_size.
-    json_t *batch;       // Owned: the batch size, also one from within model_args; null: none.
-    int64_t gpus;        // The same of num_gpus; 1 to EVQ_LMMS_GPUS_MAX.
+    json_t *batch;       // Owned: the batch size, from model_args if it is there; null: none.
+    int64_t gpus;        // num_gpus, from model_args if it is there; 1 to EVQ_LMMS_GPUS_MAX.
     const char *path;    // The checkpoint as the client names it; "": a model of the hub, or none.
     const char *key;     // The key of path in model_args; "": path is from lmms_engine_kwargs.
-    bool merge;          // lmms_engine_kwargs was given: the checkpoint is one of shards.
+    bool merge;          // lmms_engine_kwargs was given, so the checkpoint consists of shards.
     const char *variant; // "regular" or "ema", as lmms_engine_kwargs says.
     const char *output_dir;              // Directory for results; "": not given.
     char model_dir[EVQ_LMMS_NAME_BYTES]; // The folder that lmms-eval gives the model's results.
@@ -49,7 +49,7 @@ enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
 void evq_lmms_merge_free(struct evq_lmms_merge *merge); // Accepts a zeroed one.
 
 /* Returns a member that is text; "": it is absent or no text. */
-const char *evq_lmms_text(const json_t *object, const char *key);
+const char *evq_lmms_member_text(const json_t *object, const char *key);
 /* The last two components of a model's name or path as one file name, as lmms-eval writes it. */
 void evq_lmms_model_dir(const char *name, char out[EVQ_LMMS_NAME_BYTES]);
 

@@ -18,7 +18,7 @@
 #define ENDING         "_results.json"
 #define LOOKED_AT_MAX  16
 #define FILE_BYTES_MAX (64 << 20)
-#define SINGAPORE_MS   (8 * 3600 * 1000LL) // In whose time lmms-eval names its files.
+#define SINGAPORE_MS   (8 * 3600 * 1000LL) // lmms-eval names its files with Singapore time.
 
 static int is_results(const struct dirent *entry)
 {
@@ -26,7 +26,7 @@ static int is_results(const struct dirent *entry)
            evq_file_ends_with(entry->d_name, ENDING);
 }
 
-/* Whether the file says that it is this job's: a directory may be used for several. */
+/* Whether the file says that it belongs to this job. Several jobs may use one directory. */
 static bool file_is_ours(const char *path, const char *job)
 {
     struct stat info;
@@ -59,7 +59,7 @@ static bool file_find(const struct evq_lmms_output *output, char path[PATH_MAX])
     return found;
 }
 
-/* DIRECTORY/TIME_samples_TASK.jsonl, of the same TIME as the results. */
+/* Finds the files DIRECTORY/TIME_samples_TASK.jsonl with the same TIME as the results. */
 static json_t *samples_find(const struct evq_lmms_output *output, const char *results)
 {
     char start[NAME_MAX + 1];

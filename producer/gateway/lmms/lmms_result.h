@@ -11,11 +11,11 @@
 #include "shared/queue/result.h"
 
 struct evq_lmms_output {
-    const char *directory; // Where the files are.
+    const char *directory; // The directory of the files.
     const char *job;       // The id of the job. Files of other jobs are ignored.
     const char *variant;
     const char *suffix; // Appended to the names of tasks.
-    const char *model;  // For the file.
+    const char *model;  // The name of the model in the file.
 };
 
 /* {"results": path or null, "samples": [paths], "metrics": {TASK: {METRIC: value}}, "variant",

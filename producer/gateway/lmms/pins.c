@@ -205,7 +205,7 @@ void evq_pins_stop(struct evq_pins *pins)
         evq_pin_releaser_free(&pins->runs[i].releaser);
     }
     free(pins->runs);
-    while (pins->notes != NULL) { // Only if the thread never started.
+    while (pins->notes != NULL) { // Notes are left only if the thread never started.
         struct note *next = pins->notes->next;
         free(pins->notes);
         pins->notes = next;
