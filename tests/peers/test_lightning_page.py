@@ -14,15 +14,14 @@ needs("torch", "lightning", "pytorch_lightning")
 
 PAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "docs", "lightning.md")
 
-# What a reader has: a module, data, and a way to make both for validation.
+# The reader's own module and data, under the names that the page uses.
 MY_RUN = f"""
 import os, sys
 sys.path.insert(0, {HERE!r})
-import tiny_lightning
+from tiny_lightning import Regression as MyModule, data, make_trainer as Trainer
+from torch.utils.data import DataLoader
+my_validation_data = data(64, 2)
 
-def make_validation():
-    module = tiny_lightning.Regression()
-    return tiny_lightning.make_trainer(logger=False, enable_checkpointing=False), module, module.val_dataloader()
 """
 BEFORE = """
 import functools, logging, sys
@@ -50,7 +49,8 @@ class PageTest(StackTest):
         (configuration,) = examples("yaml")
         text = configuration.replace("/home/me/project", self.stack.directory).replace("python3", sys.executable)
         self.write("evalq.yaml", text)
-        self.write("my_run.py", MY_RUN)
+        (function,) = [example for example in examples("python") if example.startswith("def make_validation")]
+        self.write("my_run.py", MY_RUN + function)
         os.symlink(os.path.join(PACKAGE, "evalq"), os.path.join(self.stack.directory, "evalq"))
         self.stack.up()
 
@@ -59,7 +59,7 @@ class PageTest(StackTest):
             file.write(text)
 
     def test_examples(self) -> None:
-        found = examples("python")
+        found = [example for example in examples("python") if "trainer = Trainer(" in example]
         self.assertGreaterEqual(len(found), 5)
         for at, example in enumerate(found):
             with self.subTest(example=example):
