@@ -20,7 +20,7 @@ from scene import BIN, SOURCE  # noqa: E402
 
 from evalq.model_server import servers  # noqa: E402
 from evalq.model_server.config import Refused, Settings  # noqa: E402
-from evalq.model_server.contents import Contents  # noqa: E402
+from evalq.model_server.checkpoint_contents import Contents  # noqa: E402
 from evalq.model_server.http import ServerError  # noqa: E402
 from evalq.model_server.process import OWNER  # noqa: E402
 from evalq.model_server.proof import Known, Proof, ProofFailed, canary, measure, native_in_background  # noqa: E402
@@ -63,7 +63,7 @@ class VllmTest(unittest.TestCase):
             self.server.reset_caches()
 
     def proof(self, step: int, known: Known) -> Proof:
-        contents = Contents.look(self.path(step))
+        contents = Contents.read(self.path(step))
         ids = canary(contents, 256)
         return Proof(contents, measure(self.server, ids), native_in_background(contents, ids, OPTIONS), known, False, False)
 
@@ -95,7 +95,7 @@ class VllmTest(unittest.TestCase):
         subprocess.run([PYTHON, "-c", cut, os.path.join(lacking, "model.safetensors")], check=True)
         self.server.reload(lacking, 60.0)  # No error.
         with self.assertRaisesRegex(Refused, "lacks the tensor 'model.norm.weight'"):
-            Contents.look(lacking).differs_from(Contents.look(self.path(30)))
+            Contents.read(lacking).differs_from(Contents.read(self.path(30)))
 
     def test_a_refused_reload_is_an_error_and_a_new_start_heals(self) -> None:
         """The evaluator starts the server anew then: /health may answer 200 for long, with an engine that is dead."""

@@ -15,7 +15,7 @@ from unittest import mock
 import test_model_server as servers
 from scene import BIN, DEADLINE, SOURCE, until
 
-from evalq.model_server.contents import worker_program
+from evalq.model_server.checkpoint_contents import worker_program
 
 MADE = os.path.join(SOURCE, "tests", "data", "checkpoints", "made")
 HARNESS = 'harness: {kind: python, function: "my_eval:run"}'

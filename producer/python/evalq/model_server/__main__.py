@@ -8,7 +8,7 @@ from typing import Optional
 from .._runnable import refuse
 from .._serving import serve
 from .config import Refused, Settings
-from .contents import worker_program
+from .checkpoint_contents import worker_program
 from .evaluator import Evaluator
 from .process import end_orphans
 from .servers import log
@@ -22,7 +22,7 @@ def main() -> None:
         refuse(str(error))
     ended = end_orphans()
     if ended:
-        log(f"{ended} processes of servers whose evaluator is gone were ended")
+        log(f"killed {ended} processes of servers whose evaluator has ended")
 
     def leave(number: int, frame: Optional[FrameType]) -> None:
         sys.exit(0)

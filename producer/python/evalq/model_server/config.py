@@ -1,4 +1,7 @@
-"""What evalq.yaml says of a model server and of a suite's harness; the worker has checked names and kinds of keys."""
+"""The settings of a model server and of a suite's harness in evalq.yaml.
+
+The worker has already checked the names of the keys and the kinds of their values.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ VARIABLE = "EVALQ_MODEL_SERVER"
 
 
 class Refused(Exception):
-    """The configuration or the checkpoint is wrong: the same job fails the same way again."""
+    """The configuration or the checkpoint is wrong, so the same job would fail again."""
 
     evalq_plain = True  # Its text is the whole message.
 
@@ -22,19 +25,23 @@ class Settings:
     """The map evaluators.NAME."""
 
     name: str
-    directory: str  #: Of evalq.yaml: relative paths start here.
-    kind: str = "vllm"  #: Or "sglang", "custom".
+    directory: str  #: The directory of evalq.yaml, where relative paths start.
+    kind: str = "vllm"  #: "vllm", "sglang" or "custom".
     python: str = "python3"  #: The interpreter that has the server.
     options: Dict[str, Any] = field(default_factory=dict)
     custom: Dict[str, Any] = field(default_factory=dict)
     start_seconds: float = 900.0
-    hang_seconds: float = 300.0  #: A server that has requests and makes no token for so long is taken for hung.
+    #: A server that has requests and makes no token for so long counts as hung.
+    hang_seconds: float = 300.0
 
     @classmethod
     def from_environment(cls) -> "Settings":
         text = os.environ.get(VARIABLE)
         if not text:
-            raise Refused(f"${VARIABLE} is not set: this program is started by a worker, for an evaluator of kind model_server")
+            raise Refused(
+                f"${VARIABLE} is not set: this program is started by a worker, for an evaluator of"
+                " kind model_server"
+            )
         told = json.loads(text)
         given: Mapping[str, Any] = told["given"]
         settings = cls(
@@ -61,7 +68,7 @@ class Harness:
     kind: str
     directory: str
     options: Mapping[str, Any]  #: The whole map.
-    text: str  #: As the worker sent it: equal texts are equal harnesses.
+    text: str  #: The map as the worker sent it. Equal texts are equal harnesses.
 
     @classmethod
     def parse(cls, text: str) -> "Harness":
@@ -75,7 +82,7 @@ class Harness:
 
     @property
     def own(self) -> Dict[str, Any]:
-        """The harness's own options, as it names them."""
+        """The harness's own options, under the names that it gives them."""
         return dict(self.options.get("options") or {})
 
     def path(self, key: str) -> Optional[str]:
@@ -84,14 +91,16 @@ class Harness:
 
 
 def program(word: str, directory: str) -> str:
-    """A program of the configuration: beside evalq.yaml if it has a slash, else on the PATH."""
+    """Returns the path of a program. A name with a slash is relative to directory; another one is
+    searched on the PATH."""
     if "/" in word:
         return os.path.join(directory, word)
     return shutil.which(word) or word
 
 
 def server_words(options: Mapping[str, Any]) -> List[str]:
-    """Options as command line: {max_model_len: 4096, enforce_eager: true} is --max-model-len 4096 --enforce-eager."""
+    """Converts options to words of a command line. {max_model_len: 4096, enforce_eager: true}
+    becomes --max-model-len 4096 --enforce-eager."""
     words: List[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")

@@ -1,4 +1,7 @@
-"""From a checkpoint to metrics: reload or start, prove, evaluate; and again with a new server if the server fails."""
+"""Evaluates one checkpoint: reloads or starts the server, proves its weights and runs the harness.
+
+If the server fails, a new server gets one more try.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .._serving import Checkpoint, EvalRetry, Report, Task
 from .config import Harness, Settings
-from .contents import Contents, is_adapter, signature
+from .checkpoint_contents import Contents, is_adapter, signature
 from .harnesses import Metrics, Runner, Target
 from .harnesses import make as make_runner
 from .http import ServerError
@@ -18,18 +21,22 @@ from .servers import RELOAD_SECONDS, Server, StartFailed, log
 from .servers import make as make_server
 from .watch import Progress, ServerLost, Watch
 
+Signature = List[Tuple[str, int, int, int]]  # What signature() returns.
+
 
 class Retry(EvalRetry):
+    """The server failed twice. The job may succeed later or on another machine."""
+
     evalq_plain = True  # Its text is the whole message.
 
 
 class Phases:
-    """How long each phase of the job took, in the order they came."""
+    """Measures how long each phase of the job takes."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self.seconds: Dict[str, float] = {}
-        self.tokens = 0.0  # Generated while evaluating.
+        self.tokens = 0.0  # Tokens that were generated while evaluating.
         self._name = ""
         self._began = time.monotonic()
 
@@ -51,7 +58,8 @@ class Phases:
         self._began, self._name = now, ""
 
     def words(self) -> str:
-        """The rate is that of the whole evaluation, with the time that the harness itself needs."""
+        """The phases and their times, and the rate of tokens. The rate counts the time that the
+        harness itself needs."""
         words = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
         rate = self.tokens / max(self.seconds.get("evaluating", 0.0), 1e-3)
         return words + (f", {rate:.0f} tokens/s" if self.tokens > 0 else "")
@@ -66,10 +74,12 @@ class Evaluator:
         self._runners: Dict[str, Runner] = {}
         self._known = Known()
         self._loaded: Optional[Contents] = None
-        self._files: List[Tuple[str, int, int, int]] = []  # Of the loaded checkpoint, as they were then,
-        self._adapter: Optional[List[Tuple[str, int, int, int]]] = []  # and of the adapter that it has.
+        # signature() of the loaded checkpoint and of the loaded adapter. An empty list means that
+        # there is no adapter; None means that nobody knows which adapter the server has.
+        self._files: Signature = []
+        self._adapter: Optional[Signature] = []
         self._proof: Optional[Proof] = None
-        self._model = ""  # The directory of the model: the checkpoint, or an adapter's base.
+        self._model = ""  # The directory of the model: the checkpoint or the adapter's base.
         self._length_max = 0
 
     def close(self) -> None:
@@ -100,7 +110,9 @@ class Evaluator:
 
     def _note(self, proof: str, phases: Phases) -> str:
         phases.end()
-        return f"{self._server.name} {self._server.version}; weights proven: {proof}; {phases.words()}"
+        return (
+            f"{self._server.name} {self._server.version}; weights proven: {proof}; {phases.words()}"
+        )
 
     def _runner(self, harness: Harness) -> Runner:
         if harness.text not in self._runners:
@@ -111,7 +123,7 @@ class Evaluator:
         self._server.stop()
         self._loaded = self._proof = None
 
-    # The weights.
+    # -- the weights
 
     def _load(self, path: str, base: str, runner: Runner, phases: Phases) -> None:
         adapter = signature(path) if is_adapter(path) else []
@@ -119,25 +131,25 @@ class Evaluator:
         files = signature(self._model)
         same = self._proof is not None and self._server.lives() and files == self._files
         if same and adapter == self._adapter:
-            return  # Another task or suite of this checkpoint.
-        self._adapter = None  # Whatever the server has if the job ends here.
+            return  # An earlier task or suite has loaded this checkpoint.
+        self._adapter = None  # The job may end before the server has the adapter.
         started = not same and self._load_model(files, runner, phases)
         if adapter:
             assert self._proof is not None
-            self._proof.finish()  # Of the base.
+            self._proof.finish()  # This proves the base model.
             phases.begin("reloading")
             self._server.add_adapter(path)
-            self._prove(Contents.look(path, os.path.realpath(base)), started, phases)
+            self._prove(Contents.read(path, os.path.realpath(base)), started, phases)
         elif same:
             assert self._loaded is not None
             self._server.drop_adapter()
             self._prove(self._loaded, False, phases)
         self._adapter = adapter
 
-    def _load_model(self, files: List[Tuple[str, int, int, int]], runner: Runner, phases: Phases) -> bool:
-        """Whether that took a new server."""
+    def _load_model(self, files: Signature, runner: Runner, phases: Phases) -> bool:
+        """Loads the model into the server. Returns whether it had to start a new server."""
         path = self._model
-        contents = Contents.look(path)
+        contents = Contents.read(path)
         why = self._reason_to_start(contents)
         self._proof = None
         if why:
@@ -152,7 +164,9 @@ class Evaluator:
                 self._server.reload(path, RELOAD_SECONDS)
                 self._server.reset_caches()
             except ServerError as error:
-                raise ServerError(f"{self._server.name} did not reload '{path}': {error}", error.status) from None
+                raise ServerError(
+                    f"{self._server.name} did not reload '{path}': {error}", error.status
+                ) from None
         self._loaded, self._files = contents, files
         self._length_max = self._longest(contents)
         self._prove(contents, bool(why), phases)
@@ -165,7 +179,8 @@ class Evaluator:
         exact = str(self._settings.options.get("dtype", "")) in ("float32", "float")
         proof = Proof(contents, measure(self._server, ids), native, self._known, exact, started)
         proof.check_cache()
-        self._proof = proof  # Last: a job that is cancelled before leaves weights that the next one loads again.
+        # This comes last. If the job is cancelled before, the next job loads the weights again.
+        self._proof = proof
         phases.end()
 
     def _reason_to_start(self, contents: Contents) -> str:
@@ -173,10 +188,13 @@ class Evaluator:
             return "no server runs"
         if not self._server.lives():
             return "the server has ended"
-        return contents.differs_from(self._loaded) or ("" if self._is_proven() else "the weights before were not proven")
+        return contents.differs_from(self._loaded) or (
+            "" if self._is_proven() else "the weights before were not proven"
+        )
 
     def _is_proven(self) -> bool:
-        """Whether the server has what it should have, also after a cancelled job: the next proof compares with that."""
+        """Whether the proof of the loaded weights succeeds. A cancelled job may not have finished
+        it, and the next proof compares with these weights."""
         try:
             return self._proof is not None and bool(self._proof.finish())
         except Exception as error:
@@ -189,7 +207,7 @@ class Evaluator:
         def prepare() -> None:
             try:
                 runner.prepare()
-            except BaseException as error:  # Raised where the harness runs.
+            except BaseException as error:  # It is raised below, on the main thread.
                 failures.append(error)
 
         thread = threading.Thread(target=prepare, name="evalq-harness", daemon=True)
@@ -202,12 +220,14 @@ class Evaluator:
             raise failures[0]
 
     def _longest(self, contents: Contents) -> int:
-        """Tokens of prompt and answer that the server takes."""
-        told = self._server.http.ask("GET", "/v1/models")["data"][0].get("max_model_len")
+        """How many tokens of prompt and answer together the server takes."""
+        limit = self._server.http.ask("GET", "/v1/models")["data"][0].get("max_model_len")
         config: Dict[str, Any] = contents.config
-        return int(told or config.get("max_position_embeddings") or config.get("n_positions") or 2048)
+        return int(
+            limit or config.get("max_position_embeddings") or config.get("n_positions") or 2048
+        )
 
-    # The harness.
+    # -- the harness
 
     def _evaluate(
         self, runner: Runner, checkpoint: Checkpoint, task: Task, report: Report, phases: Phases
@@ -228,7 +248,7 @@ class Evaluator:
         try:
             with watch:
                 metrics = runner.run(target, task.options.get("source", str(task)))
-            self._check_server()  # A harness may pass over requests that failed.
+            self._check_server()  # A harness may ignore requests that failed.
             return metrics, target
         except ServerLost:
             raise ServerLost(watch.reason) from None
@@ -242,7 +262,7 @@ class Evaluator:
             phases.tokens += watch.tokens
 
     def _check_server(self) -> None:
-        """Raises if the server ended or does not answer the canary any more."""
+        """Raises ServerError if the server has ended or no longer answers the canary."""
         if not self._server.lives():
             raise ServerError(f"{self._server.name} ended")
         assert self._proof is not None
@@ -250,11 +270,18 @@ class Evaluator:
 
 
 def _samples(harness: Harness, checkpoint: Checkpoint, task: Task) -> Optional[str]:
-    """SAMPLES/RUN/STEP/VARIANT/SUITE/TASK"""
+    """Makes and returns the directory SAMPLES/RUN/STEP/VARIANT/SUITE/TASK. None: the suite has no
+    `samples` directory."""
     top = harness.path("samples")
     if top is None:
         return None
-    folder = os.path.join(top, checkpoint.run or "-", str(checkpoint.step), checkpoint.variant, checkpoint.suite, str(task))
+    folder = os.path.join(
+        top,
+        checkpoint.run or "-",
+        str(checkpoint.step),
+        checkpoint.variant,
+        checkpoint.suite,
+        str(task),
+    )
     os.makedirs(folder, exist_ok=True)
     return folder
-

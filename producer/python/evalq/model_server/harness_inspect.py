@@ -1,4 +1,4 @@
-"""Inspect (inspect_ai) inside this process. It asks the chat endpoint."""
+"""Runs Inspect (inspect_ai) inside this process. It uses the chat endpoint."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _OURS = {
     "display",
     "kwargs",
 }
-_counter: Optional["_Counter"] = None  # Inspect keeps hooks for the life of the process.
+# There is one for the whole process, because Inspect keeps its hooks until the process ends.
+_counter: Optional["_Counter"] = None
 
 
 class _Counter:
-    """Counts samples and tokens of the evaluation that runs."""
+    """Counts the samples and tokens of the running evaluation."""
 
     target: Optional[Target] = None
     done = 0
@@ -89,7 +90,7 @@ class Runner(Base):
 
     def _evaluate(self, target: Target, task: str) -> Any:
         with tempfile.TemporaryDirectory(prefix="evalq-inspect-") as folder:
-            # Answers that a task keeps with cache=True are those of one checkpoint.
+            # A task with cache=True must not reuse the answers of another checkpoint.
             os.environ["INSPECT_CACHE_DIR"] = os.path.join(folder, "cache")
             limit = self.harness.get("limit")
             return self._inspect.eval(
@@ -117,7 +118,8 @@ class Runner(Base):
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Inspect runs in task groups, which put a cancel into a BaseExceptionGroup."""
+    """Returns the error inside groups of errors. Inspect runs in task groups, which wrap a cancel
+    in a BaseExceptionGroup."""
     while getattr(error, "exceptions", ()):
         parts = error.exceptions  # type: ignore[attr-defined]
         error = next((part for part in parts if not isinstance(part, Exception)), parts[0])
@@ -125,8 +127,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def metrics_of(log: Any) -> Metrics:
-    """Metrics have Inspect's names; those of several scorers are SCORER/METRIC. "stderr" becomes
-    "accuracy_stderr" or "mean_stderr"."""
+    """Returns the metrics of Inspect's log under Inspect's names. If there are several scorers, the
+    names are SCORER/METRIC. "stderr" becomes "accuracy_stderr" or "mean_stderr"."""
     metrics: Dict[str, Any] = {}
     scores = log.results.scores
     for score in scores:
@@ -140,12 +142,13 @@ def metrics_of(log: Any) -> Metrics:
 
 
 def _path(task: str, directory: str) -> str:
-    """FILE.py@TASK beside evalq.yaml, or PACKAGE/TASK."""
+    """Makes the path in FILE.py@TASK absolute; it is relative to the directory of evalq.yaml.
+    PACKAGE/TASK stays as it is."""
     return os.path.join(directory, task) if task.partition("@")[0].endswith(".py") else task
 
 
 def known_tasks(directory: str, names: List[str]) -> List[str]:
-    """Those of the installed packages, or if names has files, those of the files."""
+    """Returns the tasks of the installed packages and of the files that names has."""
     found = []
     words = {name.partition("@")[0] for name in names}
     for file in sorted(word for word in words if word.endswith(".py")):
@@ -174,6 +177,7 @@ def _info(found: Any) -> Any:
 
 
 def _hook() -> None:
+    """Registers hooks with Inspect that report the progress, once per process."""
     global _counter
     if _counter is not None:
         return

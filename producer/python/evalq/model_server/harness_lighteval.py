@@ -1,7 +1,7 @@
-"""lighteval inside this process, with a model object of our own.
+"""Runs lighteval inside this process, with our own model object.
 
-lighteval's own client for addresses keeps answers on disk by the model's name, so that it would
-return those of an earlier checkpoint. It also counts a failed request as an empty answer.
+lighteval's own client for servers stores answers on disk under the model's name, so it would return
+the answers of an earlier checkpoint. It also counts a failed request as an empty answer.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _OWN = {
     "system_prompt",
 }
 _REQUEST_SECONDS = 3600.0
-_left_out: Set[Any] = set()  # Files of tasks that cannot be imported, of which the log tells once.
+_left_out: Set[Any] = set()  # Files of tasks that cannot be imported; each is logged once.
 
 
 class Runner(Base):
     def __init__(self, harness: Harness) -> None:
         super().__init__(harness)
-        self._pipelines: Dict[str, Any] = {}  # By task: they hold its data.
+        self._pipelines: Dict[str, Any] = {}  # Task -> its pipeline, which has its data.
 
     def prepare(self) -> None:
         try:
@@ -110,8 +110,8 @@ def _registry(custom: Any) -> List[str]:
 
 
 def _load_what_can_be(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Some of lighteval's own files of tasks ask the network while they are imported, and fail
-    without it. The others stay usable."""
+    """Returns a function that skips the files of tasks that cannot be imported. Some of lighteval's
+    own files need the network while they are imported."""
 
     def load_each(paths: List[Any], *words: Any) -> Dict[str, Any]:
         found: Dict[str, Any] = {}
@@ -134,7 +134,8 @@ def known_tasks(directory: str, names: List[str]) -> List[str]:
 
 
 def _metrics_of(results: Dict[str, Dict[str, Any]], task: str) -> Dict[str, Any]:
-    """Of the task; of one with parts, their mean, as lighteval computes it."""
+    """Returns the metrics of the task. If the task has parts, these are lighteval's means over
+    them."""
     name = task.partition("|")[0]
     own = [
         key for key in results if key.partition("|")[0].partition(":")[0] == name.partition(":")[0]

@@ -1,4 +1,5 @@
-"""lm-evaluation-harness inside this process: its imports, tasks and requests stay from checkpoint to checkpoint."""
+"""Runs lm-evaluation-harness inside this process. Its imports, tasks and requests are kept for all
+checkpoints."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from .config import Harness, Refused
 from .harnesses import CONCURRENCY, Metrics, Target, check_options, check_task, write_samples
 from .harnesses import Runner as Base
 
-_OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "random_seed", "numpy_random_seed", "torch_random_seed",
-        "fewshot_random_seed", "confirm_run_unsafe_code"}  # fmt: skip
+_OWN = {"bootstrap_iters", "system_instruction", "fewshot_as_multiturn", "random_seed",
+        "numpy_random_seed", "torch_random_seed", "fewshot_random_seed",
+        "confirm_run_unsafe_code"}  # fmt: skip
 
 
 class Runner(Base):
@@ -23,8 +25,8 @@ class Runner(Base):
         super().__init__(harness)
         self._lm_eval: Any = None
         self._tasks: Any = None
-        self._lms: Dict[bool, Any] = {}  # By whether they ask the chat endpoint.
-        self._tokenizer = ""  # Digest of the tokenizer's files that they have.
+        self._lms: Dict[bool, Any] = {}  # The key says whether the model asks the chat endpoint.
+        self._tokenizer = ""  # Digest of the tokenizer's files that the models have.
 
     def prepare(self) -> None:
         if self._tasks is not None:
@@ -34,9 +36,13 @@ class Runner(Base):
             from lm_eval.tasks import TaskManager
 
             for name in ("aiohttp", "requests", "tenacity"):
-                import_module(name)  # Of lm-eval[api]: the harness asks for them when it is too late to say so well.
+                # Packages of lm-eval[api]. The harness itself would report a missing one too late.
+                import_module(name)
         except ImportError as error:
-            raise Refused(f"lm-evaluation-harness cannot be used ({error}): pip install 'lm-eval[api]' for {sys.executable}") from error
+            raise Refused(
+                f"lm-evaluation-harness cannot be used ({error}): pip install 'lm-eval[api]' for"
+                f" {sys.executable}"
+            ) from error
         check_options(self.harness, _OWN)
         manager = TaskManager(include_path=self.harness.path("include_path"))
         for name in self.harness.get("tasks", []):
@@ -67,8 +73,12 @@ class Runner(Base):
         return metrics_of(results, task)
 
     def _aim(self, target: Target, task: str) -> Any:
-        """The model object for the address; it and its tokenizer stay while the tokenizer's files do. The chat endpoint gives no
-        log-probabilities of a prompt: tasks that need them get the chat template from the tokenizer."""
+        """Returns the harness's model object for the server. The object and its tokenizer are used
+        again as long as the tokenizer's files are the same.
+
+        The chat endpoint gives no log-probabilities of a prompt. Tasks that need them use the
+        other endpoint and apply the tokenizer's chat template themselves.
+        """
         files = _read_definition(target.tokenizer)
         files.pop("config.json", None)
         digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
@@ -76,16 +86,25 @@ class Runner(Base):
             self._lms, self._tokenizer = {}, digest
         chat = bool(self.harness.get("chat", False)) and _only_generates(self._tasks.load([task]))
         if chat not in self._lms:
-            self._lms[chat] = _model(target, chat, int(self.harness.get("concurrency", CONCURRENCY)))
+            self._lms[chat] = _model(
+                target, chat, int(self.harness.get("concurrency", CONCURRENCY))
+            )
         lm = self._lms[chat]
         lm.aim(target, digest)
-        if self.harness.get("chat", False) and not chat and not getattr(lm.tokenizer, "chat_template", None):
-            raise Refused(f"chat: true needs a chat template, and the tokenizer of '{target.tokenizer}' has none")
+        if (
+            self.harness.get("chat", False)
+            and not chat
+            and not getattr(lm.tokenizer, "chat_template", None)
+        ):
+            raise Refused(
+                f"chat: true needs a chat template, and the tokenizer of '{target.tokenizer}' has"
+                " none"
+            )
         return lm
 
 
 def _only_generates(loaded: Any) -> bool:
-    """Whether no task in what the TaskManager loaded, however deep, asks for log-probabilities."""
+    """Whether no task that the TaskManager loaded, at any depth, needs log-probabilities."""
     if isinstance(loaded, dict):
         return all(_only_generates(value) for value in loaded.values())
     return getattr(loaded, "OUTPUT_TYPE", "generate_until") == "generate_until"
@@ -103,7 +122,8 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
     base: Any = LocalChatCompletion if chat else LocalCompletionsAPI
 
     class Model(base):  # type: ignore[misc]
-        """The harness's own model for an address, which moves with the server and counts what was answered."""
+        """The harness's own model for a server, which can change to another address and counts the
+        answers."""
 
         def aim(self, to: Target, digest: str) -> None:
             self._target, self._digest = to, digest
@@ -131,7 +151,7 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
             return answer
 
         def model_call(self, *words: Any, **named: Any) -> Any:
-            """The way of concurrency 1."""
+            """The harness calls this with concurrency 1."""
             answer = super().model_call(*words, **named)
             self.evalq_answered()
             return answer
@@ -151,7 +171,7 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
             return super().loglikelihood(requests, *words, **named)
 
         def loglikelihood_rolling(self, requests: List[Any], *words: Any, **named: Any) -> Any:
-            """Of a document, which takes several requests."""
+            """One document takes several requests, so documents are counted instead of answers."""
             self._total += len(requests)
             self._rolling = True
             try:
@@ -167,12 +187,19 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
             return answer
 
     more = {} if chat else {"tokenizer": target.tokenizer, "tokenizer_backend": "huggingface"}
-    return Model(base_url=target.url, model=target.model, num_concurrent=concurrency, max_length=target.length_max, **more)
+    return Model(
+        base_url=target.url,
+        model=target.model,
+        num_concurrent=concurrency,
+        max_length=target.length_max,
+        **more,
+    )
 
 
 def _ask_no_machine() -> None:
-    """The harness runs pip and git at each evaluation to describe the machine (3 s and more), and compiles the templates of each item
-    anew. Neither changes a number."""
+    """Removes two slow parts of the harness that change no number. At each evaluation it runs pip
+    and git to describe the machine, which takes 3 s or more, and it compiles the templates of each
+    item again."""
     from lm_eval import evaluator, utils
 
     evaluator.add_env_info = lambda storage: None
@@ -182,7 +209,8 @@ def _ask_no_machine() -> None:
 
 
 def _keep_requests() -> None:
-    """A task object, which is kept, builds its requests once for the same settings; answers of the time before are removed."""
+    """Makes each task object build its requests only once for the same settings, and removes the
+    answers of the last evaluation from them."""
     from lm_eval.api.task import Task
 
     build = Task.build_all_requests
@@ -190,7 +218,9 @@ def _keep_requests() -> None:
         return
 
     def build_once(self: Any, **settings: Any) -> None:
-        key = repr(sorted((name, value) for name, value in settings.items() if name != "chat_template"))
+        key = repr(
+            sorted((name, value) for name, value in settings.items() if name != "chat_template")
+        )
         key += repr(self.config.num_fewshot) + repr(self.config.generation_kwargs)
         if getattr(self, "evalq_built", None) != key or not self._instances:
             build(self, **settings)

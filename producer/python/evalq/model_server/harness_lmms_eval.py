@@ -1,4 +1,4 @@
-"""lmms-eval inside this process: its chat model for OpenAI's API and its tasks stay loaded."""
+"""Runs lmms-eval inside this process. Its chat model for OpenAI's API and its tasks stay loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Runner(Base):
         super().__init__(harness)
         self._lmms_eval: Any = None
         self._manager: Any = None
-        self._tasks: Dict[str, Any] = {}  # What get_task_dict() made of each.
+        self._tasks: Dict[str, Any] = {}  # The results of get_task_dict().
         self._lm: Any = None
 
     def prepare(self) -> None:
@@ -49,7 +49,8 @@ class Runner(Base):
             lmms_eval.evaluator.get_task_dict([str(name)], self._manager, "chat")
 
     def _keep_tasks(self) -> None:
-        """simple_evaluate() makes the tasks, and loads their data, at each call."""
+        """Makes simple_evaluate() use the tasks again. It would otherwise make them and load their
+        data at each call."""
         evaluator = self._lmms_eval.evaluator
         make = getattr(evaluator.get_task_dict, "evalq_make", evaluator.get_task_dict)
 
@@ -64,7 +65,7 @@ class Runner(Base):
 
     def run(self, target: Target, task: str) -> Metrics:
         self.prepare()
-        self._keep_tasks()  # Those of this suite.
+        self._keep_tasks()  # Another suite may have replaced them.
         if self._lm is None:
             self._lm = _model(
                 int(self.harness.get("concurrency", CONCURRENCY)),
@@ -100,7 +101,8 @@ def known_tasks(directory: str, names: List[str]) -> List[str]:
 
 
 def _model(concurrency: int, more: Dict[str, Any]) -> Any:
-    """more: settings of lmms-eval's model, such as max_frames_num."""
+    """Returns lmms-eval's model object for the server. more: its settings, such as
+    max_frames_num."""
     import openai
     from lmms_eval.models.chat.openai import OpenAICompatible
 
@@ -123,7 +125,7 @@ def _model(concurrency: int, more: Dict[str, Any]) -> Any:
             except openai.OpenAIError as error:
                 self._failure = (str(error), int(getattr(error, "status_code", 0) or 0))
                 raise
-            if target is self._target:  # Otherwise a cancelled evaluation asked this.
+            if target is self._target:  # Otherwise the request belongs to a cancelled evaluation.
                 self._done += 1
                 tokens = getattr(answer.usage, "completion_tokens", 0) or 0
                 target.progress(self._done, self._total, tokens=tokens)

@@ -1,4 +1,4 @@
-"""What runs against the server: a harness with a Python interface, a function, a program."""
+"""Runs a harness against the server: a library, a user's function or a program."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from .._harness_samples import FILE, kept, of_file
 from .config import Harness, Refused, program
 
 Metrics = Mapping[str, Any]
-HARNESSES = ("lm-eval", "lmms-eval", "inspect", "lighteval")  #: Those that have tasks; each is a module harness_NAME.
-CONCURRENCY = 32  #: Requests at once, unless the harness's map says another number.
+#: The harnesses that have tasks. Each has a module harness_NAME.
+HARNESSES = ("lm-eval", "lmms-eval", "inspect", "lighteval")
+#: Requests at once, unless `concurrency` in evalq.yaml sets another number.
+CONCURRENCY = 32
 
 
 @dataclass
 class Target:
-    """The server as a harness sees it."""
+    """Everything that a harness needs to evaluate the server."""
 
     url: str  #: http://127.0.0.1:PORT/v1
     key: str
     model: str
     tokenizer: str  #: The checkpoint's directory.
-    length_max: int  #: Tokens of prompt and answer.
+    length_max: int  #: Most tokens of prompt and answer together.
     progress: Callable[..., None]  #: progress(done, total, tokens=generated since the last call)
-    samples: Optional[str]  #: A directory for the harness's own files; None: nobody wants them.
+    samples: Optional[str]  #: A directory for the harness's own files. None: keep none.
     keeps: bool = False  #: Whether the suite keeps samples.
     items: List[Mapping[str, Any]] = field(default_factory=list)  #: The samples.
     fault: str = ""  #: Why there are no samples.
 
     @property
     def logs_samples(self) -> bool:
-        """Whether the harness must return what it knows of each item."""
+        """Whether the harness must return its record of each item."""
         return self.keeps or self.samples is not None
 
     def keep(self, make: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
@@ -52,15 +54,17 @@ class Target:
 
 
 class Runner:
-    """One harness of one suite. Kept for all checkpoints."""
+    """One harness of one suite. The same object serves all checkpoints."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
 
     def prepare(self) -> None:
-        """Imports and data; runs while the server starts, on another thread."""
+        """Imports the harness and loads its data. It runs on another thread while the server
+        starts."""
 
     def run(self, target: Target, task: str) -> Metrics:
+        """Evaluates the server with one task and returns its metrics."""
         raise NotImplementedError
 
 
@@ -75,7 +79,7 @@ def check_task(harness: str, name: str, known: Iterable[str], what: str = "task"
 
 
 def check_options(harness: Harness, known: Iterable[str]) -> None:
-    """harness.options holds the harness's own settings, as it names them."""
+    """Raises Refused if harness.options has a setting that the harness does not know."""
     for name in sorted(set(harness.own) - set(known)):
         hint = _nearest(name, known) or f", expected one of: {', '.join(sorted(known))}"
         raise Refused(f"harness.options has '{name}'{hint}")
@@ -89,8 +93,9 @@ def write_samples(samples: Dict[str, Any], folder: str) -> None:
 
 
 class PythonFunction(Runner):
-    """run(url, key, model, tokenizer, samples) returns {"metric": value}; with tasks in the harness, also task=NAME. If it has a
-    parameter `progress`, it may call progress(done, total)."""
+    """Calls a user's function run(url, key, model, tokenizer, samples), which returns
+    {"metric": value}. If the suite lists tasks, it also gets task=NAME. If it has a parameter
+    `progress`, it can call progress(done, total)."""
 
     _function: Any = None
 
@@ -102,7 +107,9 @@ class PythonFunction(Runner):
             try:
                 self._function = getattr(import_module(module), name)
             except (ImportError, AttributeError) as error:
-                raise Refused(f"harness.function '{module}:{name}' cannot be imported: {error}") from error
+                raise Refused(
+                    f"harness.function '{module}:{name}' cannot be imported: {error}"
+                ) from error
 
     def run(self, target: Target, task: str) -> Metrics:
         self.prepare()
@@ -112,50 +119,75 @@ class PythonFunction(Runner):
         with tempfile.TemporaryDirectory(prefix="evalq-samples-") as folder:
             samples = _without_file(target.samples or folder)
             metrics = dict(
-                self._function(url=target.url, key=target.key, model=target.model, tokenizer=target.tokenizer, samples=samples, **extra)
+                self._function(
+                    url=target.url,
+                    key=target.key,
+                    model=target.model,
+                    tokenizer=target.tokenizer,
+                    samples=samples,
+                    **extra,
+                )
             )
             target.keep(lambda: of_file(samples))
         return metrics
 
 
 class Command(Runner):
-    """A program with OPENAI_BASE_URL, OPENAI_API_KEY, EVALQ_MODEL, EVALQ_TOKENIZER, EVALQ_TASK; it writes {"metric": value} to
-    $EVALQ_RESULT."""
+    """Runs a user's program, which writes {"metric": value} to $EVALQ_RESULT. The program finds the
+    server in OPENAI_BASE_URL, OPENAI_API_KEY, EVALQ_MODEL, EVALQ_TOKENIZER and EVALQ_TASK."""
 
     def run(self, target: Target, task: str) -> Metrics:
         argv = [str(word) for word in self.harness.get("argv")]
         argv[0] = program(argv[0], self.harness.directory)
         with tempfile.TemporaryDirectory(prefix="evalq-command-") as folder:
             result = os.path.join(folder, "result.json")
-            environment = {**os.environ, **{name: str(value) for name, value in (self.harness.get("env") or {}).items()}}
-            environment.update(OPENAI_BASE_URL=target.url, OPENAI_API_KEY=target.key, OPENAI_API_BASE=target.url)
-            environment.update(EVALQ_MODEL=target.model, EVALQ_TOKENIZER=target.tokenizer, EVALQ_TASK=task, EVALQ_RESULT=result)
+            environment = {
+                **os.environ,
+                **{name: str(value) for name, value in (self.harness.get("env") or {}).items()},
+            }
+            environment.update(
+                OPENAI_BASE_URL=target.url, OPENAI_API_KEY=target.key, OPENAI_API_BASE=target.url
+            )
+            environment.update(
+                EVALQ_MODEL=target.model,
+                EVALQ_TOKENIZER=target.tokenizer,
+                EVALQ_TASK=task,
+                EVALQ_RESULT=result,
+            )
             samples = environment["EVALQ_SAMPLES"] = _without_file(target.samples or folder)
             _run_program(argv, environment, self.harness.directory)
             if not os.path.exists(result):
                 raise RuntimeError(f"'{argv[0]}' ended well, but wrote no result to $EVALQ_RESULT")
             with open(result, encoding="utf-8") as file:
-                told: Dict[str, Any] = json.load(file)
+                metrics: Dict[str, Any] = json.load(file)
             target.keep(lambda: of_file(samples))
-        return told[task] if isinstance(told.get(task), dict) else told
+        return metrics[task] if isinstance(metrics.get(task), dict) else metrics
 
 
 def _without_file(folder: str) -> str:
-    """The directory of samples, without the samples of an earlier attempt."""
+    """Removes the samples of an earlier attempt from the directory, and returns the directory."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, FILE))
     return folder
 
 
 def _run_program(argv: List[str], environment: Mapping[str, str], directory: str) -> None:
-    """Waits in small steps, so that a cancel, which is raised on this thread, comes through; ends the whole group."""
-    process = subprocess.Popen(argv, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    """Runs the program and kills its whole process group afterwards. It waits in small steps, so
+    that a cancel can be raised on this thread."""
+    process = subprocess.Popen(
+        argv,
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )
     try:
         while process.poll() is None:
             time.sleep(0.02)
     finally:
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # What it left behind, too.
+            os.killpg(process.pid, signal.SIGKILL)  # This also ends the processes that it started.
         except ProcessLookupError:
             pass
         process.wait()
@@ -166,6 +198,7 @@ def _run_program(argv: List[str], environment: Mapping[str, str], directory: str
 
 
 def make(harness: Harness) -> Runner:
+    """Returns the runner for the kind of the harness."""
     if harness.kind == "python":
         return PythonFunction(harness)
     if harness.kind == "command":

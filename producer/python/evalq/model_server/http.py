@@ -1,4 +1,4 @@
-"""Requests to the server, with its key."""
+"""Sends HTTP requests with the server's key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Dict, Mapping, Optional
 
 
 class ServerError(Exception):
-    """The server did not answer as it should. status: of HTTP, 0 without an answer."""
+    """The server did not answer as it should. status is the HTTP status; 0 if there was no
+    answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -17,15 +18,22 @@ class ServerError(Exception):
 
 
 class Http:
-    """One address. Each request has a connection of its own, so that any thread may ask."""
+    """One server on this machine. Any thread may use it, because each request opens its own
+    connection."""
 
     def __init__(self, port: int, key: str) -> None:
         self.port = port
         self.key = key
         self.base = f"http://127.0.0.1:{port}"
 
-    def ask(self, method: str, path: str, body: "Optional[Mapping[str, Any]]" = None, seconds: float = 60.0) -> Any:
-        """The answer as JSON, or as text if it is none."""
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: "Optional[Mapping[str, Any]]" = None,
+        seconds: float = 60.0,
+    ) -> Any:
+        """Returns the answer as parsed JSON, or as text if it is not JSON. Raises ServerError."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         headers: Dict[str, str] = {"Authorization": "Bearer " + self.key}
         data = None
@@ -43,7 +51,10 @@ class Http:
         finally:
             connection.close()
         if answer.status >= 300:
-            raise ServerError(f"{method} {path} answered {answer.status}: {' '.join(text.split())[:300]}", answer.status)
+            raise ServerError(
+                f"{method} {path} answered {answer.status}: {' '.join(text.split())[:300]}",
+                answer.status,
+            )
         try:
             return json.loads(text)
         except ValueError:

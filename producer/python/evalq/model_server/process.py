@@ -1,4 +1,5 @@
-"""One server as a process group of its own, which ends with this program however this program ends."""
+"""Runs one server in its own process group. The server ends with this program, even if this program
+is killed."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ import time
 from collections import deque
 from typing import Deque, List, Mapping, Optional
 
-OWNER = "EVALQ_MODEL_SERVER_OWNER"  # In the environment of a server and its children: whose they are.
+# An environment variable of a server and its children. It names the program that started them.
+OWNER = "EVALQ_MODEL_SERVER_OWNER"
 _TAIL_LINES = 60
 _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """A running server. Started and stopped on one thread."""
+    """A running server. One thread starts and stops it."""
 
     def __init__(self, argv: List[str], environment: Mapping[str, str], secret: str) -> None:
         self._secret = secret
@@ -33,7 +35,8 @@ class Process:
 
         self._popen = subprocess.Popen(
             argv,
-            env={**environment, OWNER: _owner(parent), "SPT_NOENV": "1"},  # vLLM's engine would overwrite it with its title.
+            # SPT_NOENV keeps vLLM's engine from overwriting the environment with its process title.
+            env={**environment, OWNER: _owner(parent), "SPT_NOENV": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -48,7 +51,7 @@ class Process:
         return self._popen.pid
 
     def ended(self) -> Optional[str]:
-        """None while it runs; else how it ended."""
+        """Says how the server ended. None: it runs."""
         code = self._popen.poll()
         if code is None:
             return None
@@ -58,14 +61,16 @@ class Process:
         return self._popen.poll()
 
     def last_lines(self, count: int = 4) -> str:
-        """The end of its log that is worth showing: the last lines that look like errors, else the last lines."""
+        """Returns the last lines of the log that look like errors. If none do, returns the last
+        lines."""
         self._reader.join(1.0 if self.ended() else 0.0)
         lines = [line for line in self.tail if line.strip()]
         errors = [line for line in lines if "rror" in line or "xception" in line]
         return " | ".join((errors or lines)[-count:])[-600:]
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """Ends the whole group and waits until no member of it is left, so that its memory is free."""
+        """Ends the process group and waits until all its processes have ended and freed their
+        memory."""
         for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 30.0)):
             if not self._kill(number):
                 break
@@ -75,11 +80,11 @@ class Process:
         self._popen.poll()
 
     def kill_now(self) -> None:
-        """From any thread; stop() must follow."""
+        """Kills the process group. Any thread may call it; stop() must follow."""
         self._kill(signal.SIGKILL)
 
     def _group_lives(self) -> bool:
-        self._popen.poll()  # A dead leader that nobody waited for is still a member.
+        self._popen.poll()  # A dead leader stays in the group until somebody waits for it.
         return self._kill(0)
 
     def _kill(self, number: int) -> bool:
@@ -99,12 +104,14 @@ class Process:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in ticks since the machine's start: with it, a number that was given again is told apart."""
+    """Returns when the process began, in ticks since the machine's start. Together with the pid it
+    identifies a process, because the kernel uses pids again."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[19]
 
 
 def _owner(pid: int) -> str:
+    """Returns the text that identifies the process: PID:START."""
     return f"{pid}:{_started(pid)}"
 
 
@@ -117,7 +124,7 @@ def _lives(owner: str) -> bool:
 
 
 def end_orphans() -> int:
-    """Kills servers of this user whose program is gone; how many processes that were."""
+    """Kills this user's servers whose program has ended. Returns how many processes it killed."""
     mark = (OWNER + "=").encode()
     killed = 0
     for name in os.listdir("/proc"):
@@ -130,5 +137,5 @@ def end_orphans() -> int:
                 os.kill(int(name), signal.SIGKILL)
                 killed += 1
         except (OSError, UnicodeDecodeError):
-            continue  # It ended, or is another user's.
+            continue  # The process has ended, or belongs to another user.
     return killed

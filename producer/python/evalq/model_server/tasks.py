@@ -1,4 +1,4 @@
-"""Says whether the installed harness has some tasks, for `evalq suite add`.
+"""Checks that the installed harness has some tasks, for `evalq suite add`.
 
     python -m evalq.model_server.tasks HARNESS TASK...
 

@@ -1,6 +1,7 @@
-"""An ASGI middleware: every path but /health needs the key of $EVALQ_SERVER_KEY.
+"""An ASGI middleware that requires the key of $EVALQ_SERVER_KEY for every path except /health.
 
-It is loaded by the server's interpreter, which need not have evalq; so it imports nothing of evalq.
+The server's interpreter loads it. That interpreter may lack the package evalq, so this file imports
+nothing from it.
 """
 
 import hmac
@@ -19,7 +20,10 @@ class Guard:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] != "/health" and not self._has_key(scope):
             body = b'{"error": "the key is missing or wrong"}'
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ]
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": body})
         elif scope["type"] == "websocket" and not self._has_key(scope):
@@ -29,5 +33,6 @@ class Guard:
 
     def _has_key(self, scope: Any) -> bool:
         return any(
-            name.lower() == b"authorization" and hmac.compare_digest(value, self._expected) for name, value in scope["headers"]
+            name.lower() == b"authorization" and hmac.compare_digest(value, self._expected)
+            for name, value in scope["headers"]
         )

@@ -1,4 +1,5 @@
-"""Starts SGLang with the key of $EVALQ_SERVER_KEY as its --api-key, which so stands in no command line that others can read."""
+"""Starts SGLang with the key of $EVALQ_SERVER_KEY as its --api-key. Other users could read the key
+in a command line, but not in the environment."""
 
 import os
 import runpy
