@@ -112,7 +112,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def mapping(name: str, value: Any) -> Dict[Any, Any]:
-    """None is an empty one."""
+    """A mapping as a dictionary. None becomes an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What an open Client consists of, from its opening to its close, also across fork().
+"""The state of an open Client from its opening to its close, also across fork().
 
 It owns the handle of libevalq, the snapshots and the reader of results. Errors become log lines.
 """
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Type, TypeVar, Union
 
 from . import _arguments, _library
-from ._handle import Handle, Needs, Submit, Suites, needs_text
+from ._c_client import Handle, Needs, Submit, Suites, needs_text
 from ._library import EvalqError
 from ._result_reader import ResultReader
 
@@ -71,7 +71,8 @@ class ClientSession:
             self._log.warning(text, refused, self._last_refusal)
 
     def __deepcopy__(self: Session, memo: Any) -> Session:
-        """Itself: a model that holds a client can be copied, as averages of weights do."""
+        """Returns itself, so that a model that holds a client can be copied. Averages of weights do
+        that."""
         return self
 
     def __reduce__(self) -> Any:
@@ -94,7 +95,7 @@ class ClientSession:
         self.close()
 
     def _reset(self) -> None:
-        """Nothing open."""
+        """Sets the state of a client with nothing open."""
         self._lock = threading.RLock()
         self._closed = False
         self._handle = None

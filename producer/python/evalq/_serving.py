@@ -28,8 +28,9 @@ _REPORT_SECONDS = 0.2  # The worker hears of progress at most so often.
 _MESSAGE_BYTES_MAX = 2000
 _METRIC_NAME_BYTES_MAX = 128
 _TASK_METRICS_MAX = 256
-_SAMPLES_BYTES_MAX = 512 << 10  # Of one line; the worker takes 1 MiB.
-_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")  # In JSON, but not behind an escaped backslash.
+_SAMPLES_BYTES_MAX = 512 << 10  # The longest line of samples. The worker accepts 1 MiB.
+# A NUL in JSON. An even number of backslashes before it does not change its meaning.
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 # A name such as "acc_stderr,none". worker/evaluators/result_files.c has the same rule.
 _STD_ERROR_NAME = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")
 

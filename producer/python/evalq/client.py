@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from . import _arguments, _library, _training_guard
 from ._client_session import ClientSession, StateDict
-from ._handle import Needs, Submit, Suites
+from ._c_client import Needs, Submit, Suites
 from ._library import EvalqError
 from .result import Best, Result, Stats
 

@@ -28,7 +28,7 @@ from importlib import import_module
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from ._harness_samples import kept, of_lm_eval
-from ._runnable import quietly, refuse
+from ._program_module import quietly, refuse
 from ._serving import Checkpoint, Metrics, Report, Task, serve
 from ._checkpoint.weights import load_into
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ._runnable import also_function, refuse, run
+from ._program_module import also_function, refuse, run
 from ._serving import Checkpoint, EvalRetry, Function, Report, Task, serve
 from ._user_function import adapted
 

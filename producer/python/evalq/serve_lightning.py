@@ -6,7 +6,7 @@ The function serve_lightning() describes what FACTORY returns.
 from __future__ import annotations
 
 from ._lightning_evaluator import make_lightning_evaluator, serve_lightning
-from ._runnable import also_function, run
+from ._program_module import also_function, run
 
 __all__ = ["serve_lightning"]
 

@@ -5,7 +5,7 @@ The function serve_trainer() describes what FACTORY returns.
 
 from __future__ import annotations
 
-from ._runnable import also_function, run
+from ._program_module import also_function, run
 from ._trainer_evaluator import make_trainer_evaluator, serve_trainer
 
 __all__ = ["serve_trainer"]

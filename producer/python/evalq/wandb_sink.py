@@ -63,7 +63,7 @@ class LogReader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._offset = _FILE_HEADER_BYTES
-        self._parts: List[bytes] = []  # Of a record whose last part has not been read.
+        self._parts: List[bytes] = []  # The parts so far of a record that is not complete yet.
 
     def records(self) -> Iterator[bytes]:
         """Yields each new record. The file may not exist yet."""

@@ -30,8 +30,10 @@ _VARIANT_KEYS = (
     "{}_state_dict", "state_dict_{}", "{}", "model_{}", "{}_model", "{}_model_state_dict",
     "params_{}", "{}_params",
 )  # fmt: skip
-_VARIANT_PREFIXES = ("{}_model.", "model_{}.", "{}.")  # Of tensor names in a state dict.
-_WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # Of DistributedDataParallel and torch.compile.
+# Prefixes of tensor names: those of a variant, and those that DistributedDataParallel and
+# torch.compile add.
+_VARIANT_PREFIXES = ("{}_model.", "model_{}.", "{}.")
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 _ADVICE = (
     "save the state dict alone, or allow its classes in the evaluator with"
     " torch.serialization.add_safe_globals"

@@ -1,4 +1,4 @@
-"""Requests of idle workers for new weights.
+"""An idle worker asks the training for fresh weights; these are its open requests.
 
 The snapshot thread sets them, and the training takes them at its next step.
 """
@@ -17,7 +17,7 @@ class IdleRequest:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.suites: Optional[Sequence[str]] = None  #: What an idle worker asked for, if any.
+        self.suites: Optional[Sequence[str]] = None  #: The suites that an idle worker asked for.
         self.waits = True  #: Whether to ask the workers; not while weights are on their way.
 
     def close(self) -> None:

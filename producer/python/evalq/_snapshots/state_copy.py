@@ -37,7 +37,7 @@ class TensorEntry:
 
 @dataclass
 class Layout:
-    """Where each tensor of a state dict goes in the file."""
+    """The place of each tensor of a state dict in the file."""
 
     entries: List[TensorEntry]  #: Types of many bytes come first, so that all tensors are aligned.
     sources: List[Any]  #: The tensor or array of each entry.

@@ -24,7 +24,7 @@ from .idle_requests import IdleRequest, IdleRequests
 from .state_copy import StateCopier, StateCopy, plan_layout, write_file
 
 if TYPE_CHECKING:
-    from .._handle import Handle, Submit
+    from .._c_client import Handle, Submit
     from ..result import Result
 
 _CALL_MS = 1000  # The time limit of one call to libevalq.
@@ -173,7 +173,7 @@ class SnapshotStore:
         self._directory.remove()
 
     def abandon(self) -> None:
-        """For a forked child, which owns neither the files nor their lock."""
+        """Call it in a forked child, which owns neither the files nor their lock."""
         self._directory.release_lock()
 
     @property

@@ -14,8 +14,8 @@ def _never_saved(step: int) -> Optional[str]:
 
 
 class BestSoFar:
-    """For rank 0. It updates the Trainer's fields best_metric, best_global_step and
-    best_model_checkpoint.
+    """Tracks the best step on rank 0. It updates the Trainer's fields best_metric,
+    best_global_step and best_model_checkpoint.
 
     restore(step) returns the path of the step's checkpoint and puts it back if it was deleted;
     None: never saved.
@@ -31,7 +31,7 @@ class BestSoFar:
         self.saved: Optional[Tuple[float, int]] = None
         if saved:
             self.saved = (float(saved[0]), int(saved[1]))
-        self._step: Optional[int] = None  # That of state.best_metric, if it was set here.
+        self._step: Optional[int] = None  # The step of state.best_metric, if it was set here.
 
     def improves(
         self,

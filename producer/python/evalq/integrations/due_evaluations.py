@@ -25,9 +25,9 @@ class Evaluation:
     epoch: Optional[float]
     state: str  #: "done", "dead", "skipped" or "cancelled".
     reason: str
-    metrics: Dict[str, float] = field(default_factory=dict)  #: By the names in the training.
+    metrics: Dict[str, float] = field(default_factory=dict)  #: The training's names -> values.
     job: str = ""
-    #: By the same names: task and metric, as the worker calls them.
+    #: The training's names -> the worker's names of task and metric.
     sources: Dict[str, Tuple[str, str]] = field(default_factory=dict)
 
 
@@ -39,7 +39,7 @@ class _Arrived:
     results: List[Result] = field(default_factory=list)
     end: Optional[Result] = None
     ended_at: float = 0.0
-    older: bool = False  # From an earlier session of the run, so perhaps of other weights.
+    older: bool = False  # It is from an earlier session of the run, and may have other weights.
 
 
 class DueEvaluations:

@@ -27,7 +27,7 @@ class HeldCheckpoints:
     """The kept checkpoints of one training, by step. For rank 0 only. No call raises OSError."""
 
     def __init__(self) -> None:
-        self._paths: Dict[int, str] = {}  # Where the trainer saved them.
+        self._paths: Dict[int, str] = {}  # Step -> the path where the trainer saved it.
         self._newest: Dict[str, int] = {}  # Path -> the step that was saved there last.
         self._warned = False
 

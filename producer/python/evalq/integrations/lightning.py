@@ -238,7 +238,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         self._patience = patience
         self._newest = False  # Whether this rank submits the newest weights in this fit.
         self._monitors: Optional[Monitors] = None  # Exists on every rank during fit.
-        self._ended: List[EndedEvaluation] = []  # On rank 0: not broadcast yet.
+        # Ended evaluations that rank 0 has not broadcast yet.
+        self._ended: List[EndedEvaluation] = []
         self._broadcast_step = -1  # The step of the last broadcast.
         self._failed: Set[str] = set()
         self._loaded_state: Dict[str, Any] = {}

@@ -15,7 +15,7 @@ from .due_evaluations import Evaluation
 from .lightning_files import saves_later
 from .options import suite_names
 from .paired_test import PairedTest
-from .run_client import default_run
+from .quiet_client import default_run
 from .training_run import TrainingRun
 
 log = logging.getLogger("evalq")
@@ -93,8 +93,8 @@ class LightningTraining:
         self.run = self.training_run.open() or self.run
 
     def state(self) -> Dict[str, Any]:
-        """What a checkpoint stores, so that a resumed training neither repeats nor forgets
-        anything."""
+        """The state that a checkpoint stores, so that a resumed training repeats and forgets
+        nothing."""
         if self.training_run is None:
             return {}
         pending = self.training_run.pending()

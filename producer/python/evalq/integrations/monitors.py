@@ -44,7 +44,8 @@ class Monitors:
         self._trainer = trainer
         self._suites = set(suites)
         self._checkpoints: List[Any] = []
-        self._stoppers: Dict[Any, List[Callable[..., Any]]] = {}  # With their original hooks.
+        # Callbacks for early stopping, and their original hooks.
+        self._stoppers: Dict[Any, List[Callable[..., Any]]] = {}
         self._stopped: Set[Any] = set()  # A stopper that has decided gets no more metrics.
         self._schedulers: List[Any] = []
         # The keys of both are state_keys of ModelCheckpoints.
@@ -71,8 +72,8 @@ class Monitors:
         return bool(self._checkpoints or self._stoppers or self._schedulers)
 
     def state(self) -> Dict[str, Any]:
-        """What a checkpoint stores: the files without a metric. Lightning calls it while it saves,
-        and the new file is not among them."""
+        """The state that a checkpoint stores: the files without a metric. Lightning calls it while
+        it saves, and the new file is not among them."""
         for checkpoint in self._checkpoints:
             self._note_new_files(checkpoint)
         return {key: dict(steps) for key, steps in self._unjudged.items()}
@@ -294,7 +295,7 @@ def _metrics_needed(checkpoint: Any) -> List[str]:
 def _monitored_metrics(
     checkpoints: Sequence[Any], stoppers: Any, schedulers: Sequence[Any]
 ) -> Dict[str, str]:
-    """What monitors a metric, in the words of the user's code -> the metric."""
+    """Returns a map from what monitors a metric, in the words of the user's code, to the metric."""
     found: Dict[str, str] = {}
     for each in [*(one for one in checkpoints if one.monitor), *stoppers]:
         found[f"{type(each).__name__}(monitor={each.monitor!r})"] = str(each.monitor)

@@ -69,7 +69,7 @@ def refused(who: str, options: Mapping[str, Any]) -> bool:
     for name, value in options.items():
         try:
             _KINDS[name](name, value)
-        except Exception as error:  # Also exceptions of a value's own methods.
+        except Exception as error:  # A value's own methods may raise anything.
             log.warning("evalq is off for this training: %s: %s", who, _arguments.sentence(error))
             return True
     return False

@@ -16,14 +16,14 @@ from .due_evaluations import Evaluation
 
 log = logging.getLogger("evalq")
 
-_SECONDS = 60.0  # Such as for samples on a file server.
+_SECONDS = 60.0  # The time limit; the samples may be on a slow file server.
 _SIGNIFICANT = 0.05
 
-Confirm = Callable[[int], Optional[bool]]  # Of a step: whether the new step is better than it.
+Confirm = Callable[[int], Optional[bool]]  # Whether the new step is better than the given one.
 
 
 class PairedTest:
-    """For one training, on rank 0. The first time that samples cannot be compared it warns."""
+    """The paired tests of one training, on rank 0. It warns once if samples cannot be compared."""
 
     def __init__(self, config: Optional[str]) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class PairedTest:
             if key not in self._answers:
                 try:
                     self._answers[key] = self._compare(evaluation, best_step, name, greater)
-                except Exception as error:  # Nothing raises into training.
+                except Exception as error:  # No error may reach the training.
                     self._warn(evaluation.step, error)
                     self._answers[key] = None
             return self._answers[key]

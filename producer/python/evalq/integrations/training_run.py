@@ -11,10 +11,10 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import _training_guard
-from .._variant import curve, curves
+from .._variant_names import curve, curves
 from ..client import Client
 from ..result import Result
-from .run_client import RunClient
+from .quiet_client import QuietClient
 from .held_checkpoints import HeldCheckpoints
 from .due_evaluations import Evaluation, DueEvaluations
 
@@ -47,7 +47,7 @@ class TrainingRun:
         self.suites = list(suites)
         self.variant = variant
         self.held = HeldCheckpoints()
-        self._client = RunClient(client)
+        self._client = QuietClient(client)
         self._evaluations = DueEvaluations(name, hold_seconds, since_ms=int(time.time() * 1000))
         self._evaluations.restore(pending)
         self._wait = wait

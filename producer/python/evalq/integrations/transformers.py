@@ -26,7 +26,7 @@ from .due_evaluations import Evaluation
 from .guarded import guarded
 from .options import refused, suite_names
 from .paired_test import Confirm, PairedTest
-from .run_client import default_run
+from .quiet_client import default_run
 from .training_run import TrainingRun
 from .transformers_trainer import (
     LOADS_BEST_BEFORE_LOG,
@@ -47,8 +47,8 @@ _SLICE_SECONDS = 2.0  # At the end, other ranks wait for rank 0 at most so long 
 
 
 def metric_name(result: Result) -> Optional[str]:
-    """The name in the Trainer's logs: as Trainer.evaluate() names it, such as eval_loss. The name
-    of a task other than `eval` is a part of it, as the Trainer does with the names of data sets."""
+    """The metric's name in the Trainer's logs, as Trainer.evaluate() names it, such as eval_loss.
+    It contains the name of a task other than `eval`, as the Trainer does with data sets."""
     if result.metric.startswith("eval_"):
         name = result.metric
     elif result.key.startswith("eval_") and "/" not in result.key and result.variant == "regular":
@@ -245,8 +245,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
             self._training_run = None
 
     def state(self) -> Dict[str, Any]:
-        """What a checkpoint stores, so that a resumed training neither repeats nor forgets
-        anything."""
+        """The state that a checkpoint stores, so that a resumed training repeats and forgets
+        nothing."""
         saved: Dict[str, Any] = {}
         if self._training_run is not None:
             pending = self._training_run.pending()
@@ -256,7 +256,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
     # -- the beginning
 
     def _resumed_state(self, state: Any) -> Dict[str, Any]:
-        """What state() returned in an earlier session; {} if this training does not resume one."""
+        """The result of state() in an earlier session; {} if this training does not resume one."""
         name = type(self).__name__
         if state.stateful_callbacks is None:
             state.stateful_callbacks = {}

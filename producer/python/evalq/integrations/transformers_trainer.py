@@ -1,5 +1,4 @@
-"""What EvalqCallback reads from a Transformers Trainer, and how it logs a late metric through
-it."""
+"""Reads a Transformers Trainer for EvalqCallback, and logs late metrics through it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import sys
 from types import FrameType
 from typing import Optional
 
-from .._runnable import refuse
+from .._program_module import refuse
 from .._serving import serve
 from .config import Refused, Settings
 from .checkpoint_contents import worker_program

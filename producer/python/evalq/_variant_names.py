@@ -18,6 +18,6 @@ def curve(variant: str) -> str:
 
 
 def curves(queued: str) -> Tuple[str, ...]:
-    """What curve() may return for a name in the queue; the name itself comes first."""
+    """The names that curve() may return for a name in the queue; the name itself comes first."""
     mapped = re.fullmatch(r"(.*?)-?[0-9a-f]{8}", queued)
     return (queued, mapped[1] + _MAPPED) if mapped else (queued,)

@@ -1,4 +1,4 @@
-"""A client seen from a trainer's hook: no call raises, none but ended() and close() waits."""
+"""A client for the hooks of a trainer. Its calls never raise, and only ended() and close() wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def default_run(output_dir: str) -> str:
     return f"{base[:48]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-class RunClient:
+class QuietClient:
     """A client whose calls never raise. If it cannot be opened, nothing is submitted, and one
     warning says so."""
 
