@@ -135,6 +135,48 @@ class InitTest(unittest.TestCase):
         self.assertIn("limit_val_batches=0", self.init("--lightning", "my_run:make_parts"))
         self.assertIn('argv: [python3, -m, evalq.serve_lightning, "my_run:make_parts"]', self.read("evalq.yaml"))
 
+    def test_without_an_option_it_takes_the_trainer_of_the_script(self) -> None:
+        for name, text, option, words in (
+            ("train.py", "from transformers import Trainer\ntrainer = Trainer()\n", "--trainer", "a Trainer of Transformers"),
+            ("sft.py", "import trl\ntrl.SFTTrainer(1)\n", "--trainer", "a Trainer of Transformers"),
+            ("lit.py", "import transformers\nimport lightning.pytorch as pl\npl.Trainer()\n", "--lightning", "Lightning"),
+        ):
+            function = "make_validation" if option == "--lightning" else "make_trainer"
+            value = f"{name[:-3]}:{function}"
+            self.init(option, value)
+            wanted = self.read("evalq.yaml")
+            for lacks in (True, False):
+                os.remove(self.path("evalq.yaml"))
+                self.write(name, text + ("" if lacks else f"def {function}():\n    pass\n"))
+                done = self.evalq("init")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(self.read("evalq.yaml"), wanted)
+                self.assertIn(f"'{name}' uses {words}, so the suite evaluates with what its function {function}() returns", done.stderr)
+                self.assertEqual(f"    def {function}():\n" in done.stderr, lacks, done.stderr)
+                self.assertIn(f"evalq up -- python {name}\n", done.stderr)
+            os.remove(self.path("evalq.yaml"))
+            os.remove(self.path(name))
+
+    def test_of_several_scripts_it_takes_the_one_with_the_function(self) -> None:
+        self.write("a.py", "from transformers import Trainer\nTrainer()\n")
+        self.write("b.py", "from transformers import Trainer\nTrainer()\n")
+        done = self.evalq("init")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("'a.py' and 'b.py' both use a Trainer: choose one, as in `evalq init --trainer a:make_trainer`", done.stderr)
+        self.assertFalse(os.path.exists(self.path("evalq.yaml")))
+        self.write("b.py", "from transformers import Trainer\ndef make_trainer():\n    return Trainer()\n")
+        done = self.evalq("init")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('"b:make_trainer"', self.read("evalq.yaml"))
+
+    def test_files_that_only_resemble_a_trainer_are_left_out(self) -> None:
+        self.write("model.py", "from transformers import AutoModel\n")  # It makes no Trainer.
+        self.write("own.py", "# import transformers\nimport transformers_extra\nimport lightning_fabric\nTrainer()\n")
+        self.write("not-a-module.py", "import transformers\nTrainer()\n")
+        os.mkfifo(self.path("pipe.py"))
+        self.init()
+        self.assertIn("du -sb", self.read("evalq.yaml"))
+
     def test_perplexity(self) -> None:
         with open(TEXT, encoding="utf-8") as file:
             self.write("heldout.txt", file.read()[-4096:])

@@ -8,10 +8,14 @@
 #include "producer/cli/cli.h"
 #include "producer/cli/init/config_file.h"
 #include "producer/cli/init/project.h"
+#include "producer/cli/init/python_script.h"
 #include "producer/cli/verbs.h"
 #include "shared/base/buffer.h"
 
-#define SUITE "eval"
+#define SUITE       "eval"
+#define SCRIPTS_MAX 16
+
+enum { VARIANT_TRAINER, VARIANT_LIGHTNING }; // Places in variants[].
 
 struct variant {
     const char *option; // Its value says what to evaluate with.
@@ -166,14 +170,16 @@ static const char callback_line[] =
     "trainer = Trainer(..., callbacks=[EvalqCallback(\"" SUITE "\")])";
 
 static const struct variant variants[] = {
-    {"trainer",
-     write_trainer,
-     {"from evalq.integrations.transformers import EvalqCallback", callback_line, NULL}},
-    {"lightning",
-     write_lightning,
-     {"from evalq.integrations.lightning import EvalqCallback",
-      "trainer = Trainer(..., callbacks=[EvalqCallback(\"" SUITE "\")],",
-      "                  limit_val_batches=0) # no validation inside the training", NULL}},
+    [VARIANT_TRAINER] = {"trainer",
+                         write_trainer,
+                         {"from evalq.integrations.transformers import EvalqCallback",
+                          callback_line, NULL}},
+    [VARIANT_LIGHTNING] =
+        {"lightning",
+         write_lightning,
+         {"from evalq.integrations.lightning import EvalqCallback",
+          "trainer = Trainer(..., callbacks=[EvalqCallback(\"" SUITE "\")],",
+          "                  limit_val_batches=0) # no validation inside the training", NULL}},
     {"function", write_function, {client_line, submit_line, NULL}},
     {"command", write_command, {client_line, submit_line, NULL}},
     {"perplexity", write_perplexity, {client_line, submit_line, NULL}},
@@ -199,8 +205,60 @@ static enum evq_status choose(struct evq_cli *cli, const struct variant **ret_va
     return EVQ_OK;
 }
 
+/*
+ * Without an option, chooses the variant of the Python file that trains with Transformers or
+ * Lightning, and its function for ret_value. No such file: changes nothing. Several files, none or
+ * more than one of them with the function: EVQ_E_INVALID.
+ */
+static enum evq_status choose_script(struct evq_cli *cli, struct evq_python_script *ret_script,
+                                     const struct variant **ret_variant, char ret_value[256],
+                                     struct evq_error *err)
+{
+    struct evq_python_script scripts[SCRIPTS_MAX];
+    const size_t count = evq_python_script_find(scripts, SCRIPTS_MAX);
+
+    if (count == 0) {
+        return EVQ_OK;
+    }
+    const char *function = evq_python_script_function(&scripts[0]);
+    *ret_variant = &variants[scripts[0].is_lightning ? VARIANT_LIGHTNING : VARIANT_TRAINER];
+    (void)snprintf(ret_value, 256, "%s:%s", scripts[0].module, function);
+    if (count > 1 && scripts[0].has_function == scripts[1].has_function) {
+        return evq_cli_usage(cli, err,
+                             "init: '%s.py' and '%s.py' both use a Trainer: choose one, as in "
+                             "`evalq init --%s %s`, or another evaluation (`evalq init --help`)",
+                             scripts[0].module, scripts[1].module, (*ret_variant)->option,
+                             ret_value);
+    }
+    *ret_script = scripts[0];
+    return EVQ_OK;
+}
+
+/* Says what was seen in the script, and what to type if its function is missing. */
+static void say_script(const struct evq_cli *cli, const struct evq_python_script *script)
+{
+    const char *function = evq_python_script_function(script);
+
+    evq_cli_say(cli,
+                "evalq: '%s.py' uses %s, so the suite evaluates with what its function %s() "
+                "returns",
+                script->module, script->is_lightning ? "Lightning" : "a Trainer of Transformers",
+                function);
+    if (script->has_function) {
+        return;
+    }
+    evq_cli_say(cli,
+                "evalq: '%s.py' does not have this function yet: add it, and start the training "
+                "only below the last line:\n\n    def %s():\n        return %s\n\n    if "
+                "__name__ == \"__main__\":\n",
+                script->module, function,
+                script->is_lightning
+                    ? "Trainer(logger=False), MyModule(), DataLoader(my_validation_data)"
+                    : "Trainer(model, args, eval_dataset=..., compute_metrics=...)");
+}
+
 static void say_next(const struct evq_cli *cli, const struct variant *variant,
-                     const struct evq_project *project)
+                     const struct evq_project *project, const char *script)
 {
     if (project->lm_eval && variant == &no_variant) {
         evq_cli_say(cli, "evalq: lm-evaluation-harness is installed; to evaluate with it, use "
@@ -221,19 +279,26 @@ static void say_next(const struct evq_cli *cli, const struct variant *variant,
     for (size_t i = 0; variant->add[i] != NULL; i++) {
         evq_cli_say(cli, "    %s", variant->add[i]);
     }
-    evq_cli_say(cli, "\nevalq: and start it so:\n\n    evalq up -- python train.py\n");
+    evq_cli_say(cli, "\nevalq: and start it so:\n\n    evalq up -- python %s.py\n",
+                script[0] != '\0' ? script : "train");
 }
 
 static enum evq_status init_run(struct evq_cli *cli, struct evq_error *err)
 {
     const struct variant *variant = NULL;
     const char *value = NULL;
+    char found[256];
+    struct evq_python_script script = {.module = ""};
     struct evq_project project;
     struct evq_buffer out;
     bool exists = false;
 
     evq_buffer_init(&out, 65536);
     enum evq_status status = choose(cli, &variant, &value, err);
+    if (status == EVQ_OK && value == NULL) {
+        status = choose_script(cli, &script, &variant, found, err);
+        value = found;
+    }
     if (status == EVQ_OK) {
         evq_config_file_head(&out);
         status = variant->write(cli, value, &out, err);
@@ -253,8 +318,11 @@ static enum evq_status init_run(struct evq_cli *cli, struct evq_error *err)
             (void)fputs(text, stdout);
             (void)fflush(stdout);
         }
+        if (script.module[0] != '\0') {
+            say_script(cli, &script);
+        }
         evq_project_read(&project);
-        say_next(cli, variant, &project);
+        say_next(cli, variant, &project, script.module);
     }
     evq_buffer_free(&out);
     return status;
@@ -283,10 +351,15 @@ const struct evq_verb evq_verb_init = {
     .description =
         "Writes evalq.yaml into the working directory, with one suite, `" SUITE "`. Prints what "
         "to add to the training program, and the next command. If evalq.yaml exists, init "
-        "does not change it but prints the text to add.\n\nWithout an option, the suite "
-        "measures the size of a checkpoint. This shows that everything works. Then put your "
-        "own evaluation in its place. init also looks for checkpoints in this directory and "
-        "in the two levels below it, and for lm-evaluation-harness.\n\nExamples: `evalq "
+        "does not change it but prints the text to add.\n\nWithout an option, init looks for "
+        "a Python file in this directory that imports transformers, trl, lightning or "
+        "pytorch_lightning and calls `Trainer(`. The suite then evaluates with the file's "
+        "function make_trainer(), or make_validation() for Lightning, and init says what to "
+        "add if the function is missing. If there are several such files, the one with the "
+        "function is used. Without such a file, the suite measures the size of a checkpoint. "
+        "This shows that everything works. Then put your own evaluation in its place. init "
+        "also looks for checkpoints in this directory and in the two levels below it, and "
+        "for lm-evaluation-harness.\n\nExamples: `evalq "
         "init`, `evalq init --command ./eval.sh`",
     .options = options,
     .arg_min = 0,
