@@ -303,6 +303,24 @@ class UpCommandTest(unittest.TestCase):
         self.assertIn(f"evalq: r/1/regular/quick ended as dead: {whole}\n", self.said())
         self.assertNotIn("\x1b", self.said())
 
+    def test_dead_jobs_of_earlier_trainings_are_named_at_the_start(self) -> None:
+        shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
+        self.write("evalq.yaml", CONFIG.replace("/bin/true", "/bin/sh, -c, exit 65") + "worker: {scratch: ./scratch}\n")
+        submit = f"{BIN}/evalq submit a.safetensors --suite quick --wait --run"
+        runs = " && ".join(f"! {submit} {run} --step 1" for run in "bcdea")
+        process = self.start("/bin/sh", "-c", f"{runs} && ! {submit} a --step 2")
+        process.wait(DEADLINE)
+        self.assertNotIn("from an earlier training", self.said())
+        # The same training again: its job does not run again, and nothing else would mention it.
+        process = self.start("/bin/sh", "-c", f"echo it ran; {submit} a --step 1")
+        process.wait(DEADLINE)
+        said = self.said()
+        self.assertIn("evalq: run a has 2 dead jobs from an earlier training: `evalq dead a` lists them, and `evalq retry --dead --run a` repeats them", said)
+        self.assertEqual(said.count("from an earlier training"), 3, said)
+        self.assertIn("evalq: run e has 1 dead job from an earlier training: `evalq dead e` lists it, ", said)
+        self.assertIn("evalq: 2 more runs have dead jobs: `evalq dead` lists them", said)
+        self.assertLess(said.index("2 more runs"), said.index("it ran"))
+
     def test_a_command_may_have_many_words(self) -> None:
         process = self.start("/bin/sh", "-c", "echo $# words", "sh", *(str(i) for i in range(300)))
         self.assertEqual(process.wait(DEADLINE), 0, self.said())

@@ -3,6 +3,7 @@
  * with all files in one directory.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,12 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "producer/cli/json.h"
 #include "producer/cli/operate/suite_definitions.h"
 #include "producer/cli/up/process_manager.h"
 #include "producer/cli/up/training.h"
 #include "producer/cli/verbs.h"
 #include "shared/base/buffer.h"
 #include "shared/base/file.h"
+
+#define DEAD_RUNS_SHOWN 3
 
 static enum evq_status resolve_directory(const char *given, char out[PATH_MAX],
                                          struct evq_error *err)
@@ -132,6 +136,39 @@ static void say_ready(const struct evq_process_manager *manager, bool has_comman
     }
 }
 
+/* Names the runs that have dead jobs. A training that uses such a run's name again does not repeat
+ * so nothing else would mention them. */
+static void say_dead(const struct evq_cli *cli)
+{
+    char *text = NULL;
+    json_t *page = NULL;
+    size_t index = 0;
+    size_t said = 0;
+    const json_t *row = NULL;
+
+    if (evq_queue_runs(cli->queue, "", &text, NULL) != EVQ_OK ||
+        evq_json_take(text, &page, NULL) != EVQ_OK) {
+        return; // Whatever is wrong, the next call to Redis reports it.
+    }
+    json_array_foreach(json_object_get(page, "runs"), index, row)
+    {
+        const char *run = evq_json_text(row, "run", "?");
+        const int64_t dead = evq_json_integer(json_object_get(row, "counts"), "dead", 0);
+        if (dead > 0 && ++said <= DEAD_RUNS_SHOWN) {
+            evq_cli_say(cli,
+                        "evalq: run %s has %" PRId64 " dead job%s from an earlier training: `evalq "
+                        "dead %s` lists %s, and `evalq retry --dead --run %s` repeats %s",
+                        run, dead, dead == 1 ? "" : "s", run, dead == 1 ? "it" : "them", run,
+                        dead == 1 ? "it" : "them");
+        }
+    }
+    if (said > DEAD_RUNS_SHOWN) {
+        evq_cli_say(cli, "evalq: %zu more runs have dead jobs: `evalq dead` lists them",
+                    said - DEAD_RUNS_SHOWN);
+    }
+    json_decref(page);
+}
+
 /* Runs until a signal arrives or a service fails for good. */
 static enum evq_status serve(struct evq_process_manager *manager, struct evq_error *err)
 {
@@ -205,6 +242,7 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
         }
         if (status == EVQ_OK && manager->stop_count == 0) {
             say_ready(manager, command != NULL);
+            say_dead(cli);
             if (command != NULL && !evq_option_flag(&cli->options, "at-once")) {
                 status = evq_process_manager_await_evaluators(manager, err);
             }
