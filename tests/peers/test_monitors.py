@@ -94,7 +94,7 @@ class MonitorsTest(StackTest):
         training = self.stack.start(PROGRAM, *words(evalq={}, **settings))
         training.wait()
         said = training.warnings()
-        self.assertEqual(len([line for line in said if "show nan for val_los" in line]), 1, said)
+        self.assertEqual(len([line for line in said if "show nan for val_los, which is not known" in line]), 1, said)
         self.assertEqual(len([line for line in said if "waits for val_los, which" in line]), 1, said)
         # Nobody knows which one is the best, so none is removed.
         self.assertEqual(self.stack.outcome()["files"], ["epoch=0-val_los=nan.ckpt", "epoch=1-val_los=nan.ckpt"])

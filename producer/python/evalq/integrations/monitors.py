@@ -247,7 +247,7 @@ class Monitors:
 def setup_warnings(trainer: Any, has_callback: bool) -> List[str]:
     """Warnings about what will not work in this fit; each says what to change. has_callback:
     whether there is an EvalqCallback, not only an EvalqLogger."""
-    warnings = []
+    warnings: List[str] = []
     checkpoints = [each for each in trainer.callbacks if _is_a(each, "ModelCheckpoint")]
     if any(_never_saves(trainer, checkpoint) for checkpoint in checkpoints):
         warnings.append(
@@ -277,7 +277,7 @@ def setup_warnings(trainer: Any, has_callback: bool) -> List[str]:
                 f"file names of checkpoints show nan for {', '.join(shown)}, which is not known"
                 ' when a checkpoint is saved; use ModelCheckpoint(filename="{epoch}-{step}")'
             )
-    return warnings
+    return list(dict.fromkeys(warnings))  # Two ModelCheckpoints may have the same file name.
 
 
 def validates_here(trainer: Any) -> bool:
@@ -286,10 +286,12 @@ def validates_here(trainer: Any) -> bool:
 
 
 def _metrics_needed(checkpoint: Any) -> List[str]:
-    """The metrics in the checkpoint's file name, and the one that it monitors."""
+    """The metrics in the checkpoint's file name, and the one that it monitors, each once."""
     fields = _FILE_NAME_FIELD.findall(checkpoint.filename or "")
     names = [name for name in fields if name not in ("epoch", "step")]
-    return [*names, checkpoint.monitor] if checkpoint.monitor is not None else names
+    if checkpoint.monitor is not None:
+        names.append(checkpoint.monitor)
+    return list(dict.fromkeys(names))
 
 
 def _monitored_metrics(
