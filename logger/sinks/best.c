@@ -7,9 +7,9 @@
  * and results with a NaN flag never win. Of equal values the earlier step wins.
  *
  * A link points only to weights that exist. It is removed if they are deleted or if other weights
- * have their name. The sink checks this when a result arrives: for a new best, and if another job's
- * checkpoint has the same path. A repeated result changes nothing, because the state is in Redis
- * and only a better value replaces it.
+ * have their name. The sink checks this when a result of the run arrives, for the metrics of that
+ * result. A repeated result changes nothing, because the state is in Redis and only a better value
+ * replaces it.
  */
 #include <errno.h>
 #include <limits.h>
@@ -161,8 +161,9 @@ static enum evq_status links_point(struct best *sink, const struct evq_best *bes
     return status;
 }
 
-/* Another job's checkpoint lay in the best one's place: its links go if they lead there still. They
- * are not made again: what the best one evaluated may not be known any more. */
+/* Removes the links to the best checkpoint if its weights no longer exist: the training may have
+ * deleted them or saved others under their name. The links are not made again, because the
+ * fingerprint of the best checkpoint may be unknown by then. */
 static enum evq_status links_lose(struct best *sink, const struct evq_best *best,
                                   struct evq_error *err)
 {
@@ -210,9 +211,7 @@ static enum evq_status metric_consider(struct best *sink, const struct evq_resul
             // The same result again: the process may have died between Redis and the links.
             return links_point(sink, &present, err);
         }
-        return strcmp(candidate.checkpoint, present.checkpoint) == 0
-                   ? links_lose(sink, &present, err)
-                   : EVQ_OK;
+        return links_lose(sink, &present, err);
     }
     if (status != EVQ_OK && status != EVQ_E_NOT_FOUND) {
         return status;

@@ -237,6 +237,23 @@ class KeepTest(unittest.TestCase):
         links = os.listdir(os.path.join(results, "digits"))
         self.assertEqual([name for name in links if name.startswith("best")], [])
 
+    def test_a_link_to_a_deleted_checkpoint_leaves_with_the_next_result(self) -> None:
+        """As ModelCheckpoint deletes the best one of another metric than its own."""
+        self.start_worker()
+        results = os.path.join(self.scene.directory, "results")
+        Logger(self.scene, results)
+        links = [os.path.join(results, "digits", name) for name in ("best", "best-eval.one.accuracy")]
+        self.evaluate("step-3.safetensors", 3, 3)
+        all_taken(self.scene)
+        self.assertEqual([os.readlink(link) for link in links], [self.out + "/step-3.safetensors"] * 2)
+        self.evaluate("step-4.safetensors", 4, 4)
+        all_taken(self.scene)
+        self.assertEqual([os.readlink(link) for link in links], [self.out + "/step-3.safetensors"] * 2)
+        os.remove(os.path.join(self.out, "step-3.safetensors"))
+        self.evaluate("step-5.safetensors", 5, 5)
+        all_taken(self.scene)
+        self.assertEqual([link for link in links if os.path.lexists(link)], [])
+
     def test_a_run_without_results_is_reported(self) -> None:
         self.keep("--own", self.out, "--yes", code=3)
 
