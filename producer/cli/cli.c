@@ -5,11 +5,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "producer/cli/json.h"
 #include "producer/cli/poll_delay.h"
 #include "shared/base/clock.h"
 
 #define CALL_ARGS_MAX 32
 #define LOADING_MS    10000
+#define RUNS_SHOWN    3
 
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err)
 {
@@ -158,6 +160,14 @@ enum evq_status evq_cli_usage(struct evq_cli *cli, struct evq_error *err, const 
     return evq_error_set(err, EVQ_E_INVALID, "%s", text);
 }
 
+void evq_cli_name_role(const struct evq_cli *cli, struct evq_error *err)
+{
+    const struct evq_error cause = *err;
+
+    (void)evq_error_set(err, cause.status, "%.420s; `evalq %s` needs the role %s", cause.message,
+                        cli->verb->name, cli->verb->role != NULL ? cli->verb->role : "viewer");
+}
+
 enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question, struct evq_error *err)
 {
     if (evq_option_flag(&cli->options, "yes")) {
@@ -193,6 +203,55 @@ enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const 
                          evq_error_escape(name, strlen(name), shown, sizeof shown), bytes_max,
                          is_run ? "; runs submitted under this name are called " : "",
                          is_run ? mapped : "");
+}
+
+/* Writes which runs there are: "; the newest runs are a, b, c and 2 more". If Redis cannot say,
+ * writes "". */
+static void name_runs(struct evq_cli *cli, char *out, size_t out_bytes)
+{
+    char *text = NULL;
+    json_t *page = NULL;
+    size_t index = 0;
+    size_t used = 0;
+    const json_t *row = NULL;
+    struct evq_error unsaid; // Wrong use is the error that counts.
+
+    out[0] = '\0';
+    if (evq_cli_open_within(cli, 0, &unsaid) != EVQ_OK ||
+        evq_queue_runs(cli->queue, "", &text, &unsaid) != EVQ_OK ||
+        evq_json_take(text, &page, &unsaid) != EVQ_OK) {
+        return;
+    }
+    const json_t *runs = json_object_get(page, "runs");
+    used = (size_t)snprintf(out, out_bytes, "%s",
+                            json_array_size(runs) > 0 ? "; the newest runs are "
+                                                      : "; the queue has no runs yet");
+    json_array_foreach(runs, index, row)
+    {
+        if (index < RUNS_SHOWN && used < out_bytes) {
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", index > 0 ? ", " : "",
+                                     evq_json_text(row, "run", "?"));
+        }
+    }
+    if (json_array_size(runs) > RUNS_SHOWN && used < out_bytes) {
+        (void)snprintf(out + used, out_bytes - used, " and %zu more",
+                       json_array_size(runs) - RUNS_SHOWN);
+    }
+    json_decref(page);
+}
+
+enum evq_status evq_cli_wrong_arguments(struct evq_cli *cli, struct evq_error *err)
+{
+    const struct evq_verb *verb = cli->verb;
+    const bool lacks_run = cli->options.arg_count == 0 &&
+                           (verb->takes == EVQ_TAKES_RUN || verb->takes == EVQ_TAKES_RUNS ||
+                            verb->takes == EVQ_TAKES_RUN_OR_JOBS);
+    char runs[RUNS_SHOWN * (EVQ_JOB_RUN_BYTES_MAX + 2) + 64] = "";
+
+    if (lacks_run) {
+        name_runs(cli, runs, sizeof runs);
+    }
+    return evq_cli_usage(cli, err, "usage: evalq %s %s%s", verb->name, verb->arguments, runs);
 }
 
 static enum evq_status check_job(struct evq_cli *cli, const char *id, struct evq_error *err)

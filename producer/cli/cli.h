@@ -42,6 +42,9 @@ enum evq_status evq_cli_call(struct evq_cli *cli, struct evq_reply **ret_reply,
  * first: this prints it as it is. */
 void evq_cli_say(const struct evq_cli *cli, const char *format, ...) EVQ_PRINTF(2, 3);
 
+/* Adds the role that the verb needs to the error of a refused user. */
+void evq_cli_name_role(const struct evq_cli *cli, struct evq_error *err);
+
 /* Asks whether a destructive verb may go on. EVQ_OK: --yes was given, or "y" was typed on a
  * terminal.
  */
@@ -51,6 +54,10 @@ enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question,
 /* Reports wrong use of a verb: EVQ_E_INVALID and exit code EVQ_EXIT_USAGE. */
 enum evq_status evq_cli_usage(struct evq_cli *cli, struct evq_error *err, const char *format, ...)
     EVQ_PRINTF(3, 4);
+
+/* Reports that the verb has too many arguments or too few. If it lacks a run, names the newest runs
+ * of the queue. */
+enum evq_status evq_cli_wrong_arguments(struct evq_cli *cli, struct evq_error *err);
 
 /* Checks that the arguments are valid names of what the verb takes. Reports wrong use if not. */
 enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;

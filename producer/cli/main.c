@@ -59,12 +59,6 @@ static enum evq_status read_command_line(struct evq_cli *cli, int argc, char **a
         *ret_done = true;
         return EVQ_OK;
     }
-    if (status == EVQ_OK &&
-        (cli->options.arg_count < cli->verb->arg_min ||
-         (cli->verb->arg_max >= 0 && cli->options.arg_count > cli->verb->arg_max))) {
-        status = evq_error_set(err, EVQ_E_INVALID, "usage: evalq %s %s", cli->verb->name,
-                               cli->verb->arguments);
-    }
     return status;
 }
 
@@ -88,7 +82,10 @@ int main(int argc, char **argv)
         cli.terminal.json = evq_option_flag(&cli.options, "json");
         cli.terminal.plain = evq_option_flag(&cli.options, "plain");
         cli.terminal.quiet = evq_option_flag(&cli.options, "quiet");
-        status = evq_cli_check_args(&cli, &err);
+        status = cli.options.arg_count < cli.verb->arg_min ||
+                         (cli.verb->arg_max >= 0 && cli.options.arg_count > cli.verb->arg_max)
+                     ? evq_cli_wrong_arguments(&cli, &err)
+                     : evq_cli_check_args(&cli, &err);
         status = status == EVQ_OK ? cli.verb->run(&cli, &err) : status;
         evq_cli_close(&cli);
     }
@@ -103,6 +100,9 @@ int main(int argc, char **argv)
         }
         (void)evq_error_set(&err, EVQ_E_IO, "write to standard output: %s", strerror(errno));
         return fail(&err, EVQ_EXIT_ERROR);
+    }
+    if (status == EVQ_E_AUTH) {
+        evq_cli_name_role(&cli, &err);
     }
     return status == EVQ_OK ? exit_code : fail(&err, exit_code);
 }

@@ -26,6 +26,7 @@ struct evq_verb {
     int arg_min;
     int arg_max; // -1: any number.
     enum evq_verb_takes takes;
+    const char *role; // The role in Redis that it needs (operate/acl.h). NULL: any that may read.
     enum evq_status (*run)(struct evq_cli *cli, struct evq_error *err);
 };
 

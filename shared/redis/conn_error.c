@@ -96,6 +96,13 @@ struct evq_conn_error evq_conn_error_parse(const char *text)
     return refusal;
 }
 
+/* Whether the user is known but lacks a permission, also within a function. */
+static bool lacks_permission(const char *text)
+{
+    return strncmp(text, "NOPERM", 6) == 0 || strncmp(text, "ERR The user executing", 22) == 0 ||
+           strncmp(text, "ERR ACL failure", 15) == 0;
+}
+
 enum evq_status evq_conn_error_describe(const struct evq_conn_error *refusal, const char *where,
                                         const char *user, struct evq_error *err)
 {
@@ -103,12 +110,14 @@ enum evq_status evq_conn_error_describe(const struct evq_conn_error *refusal, co
         return evq_error_set(err, refusal->status, "%s", refusal->text);
     }
     if (refusal->status == EVQ_E_AUTH) {
-        const bool no_password = strncmp(refusal->text, "NOAUTH", 6) == 0;
+        const char *advice = "";
+        if (strncmp(refusal->text, "NOAUTH", 6) == 0) {
+            advice = " Set EVALQ_REDIS_PASSWORD_FILE to a file with the password.";
+        } else if (lacks_permission(refusal->text)) {
+            advice = " (`evalq admin acl` prints the permissions of each role)";
+        }
         return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s%s", where,
-                             *user != '\0' ? user : "default", refusal->text,
-                             no_password ? " Set EVALQ_REDIS_PASSWORD_FILE to a file with the "
-                                           "password."
-                                         : "");
+                             *user != '\0' ? user : "default", refusal->text, advice);
     }
     if (refusal->status == EVQ_E_VERSION && strstr(refusal->text, "unknown command") != NULL) {
         return evq_error_set(err, EVQ_E_VERSION,

@@ -181,6 +181,28 @@ static void verbs_of_a_run_report_that_the_run_does_not_exist(void **state)
     EXPECT(site, 0, "cancel", "r", "--yes");
 }
 
+static void verbs_of_a_run_name_the_newest_runs_if_it_is_missing(void **state)
+{
+    struct site *site = *state;
+
+    (void)fixture_submit(site->fx, "r/1/regular/quick");
+    EXPECT(site, 2, "best");
+    assert_holds(site->output.err, "usage: evalq best RUN [METRIC] [--significant]; "
+                                   "the newest runs are r\n");
+    fixture_user_one_line(site);
+    for (char id[] = "a/1/regular/quick"; id[0] <= 'd'; id[0]++) {
+        (void)fixture_submit(site->fx, id);
+    }
+    EXPECT(site, 2, "forget");
+    assert_holds(site->output.err, "and 2 more\n");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "best", "a", "b", "c"); // No run is missing.
+    assert_null(strstr(site->output.err, "newest"));
+    EXPECT(site, 2, "--url", "redis://127.0.0.1:1", "best"); // Redis does not answer.
+    assert_holds(site->output.err, "[--significant]\n");
+    fixture_user_one_line(site);
+}
+
 /* Returns a number of Redis' INFO. */
 static long long redis_number(struct fixture *fx, const char *field)
 {
@@ -266,6 +288,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(logs_prints_any_bytes_of_the_requested_attempt_only, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(verbs_of_a_run_report_that_the_run_does_not_exist, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(verbs_of_a_run_name_the_newest_runs_if_it_is_missing, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(many_jobs_are_changed_in_few_round_trips, setup,
                                         fixture_user_teardown),

@@ -296,6 +296,22 @@ class RolesTest(unittest.TestCase):
                     wrong.append(f"{role}: {name}: {answer!r:.200}")
         self.assertFalse(wrong, "\n".join(wrong))
 
+    def test_a_missing_permission_names_the_role_that_has_it(self) -> None:
+        for words, role in (
+            (("pause",), "admin"),
+            (("resume",), "admin"),
+            (("cancel", "a/1/regular/heldout"), "producer"),
+            (("gc",), "admin"),
+        ):
+            refused = self.evalq("viewer", *words)
+            self.assertNotEqual(refused.returncode, 0, words)
+            self.assertIn("NOPERM", refused.stderr, words)
+            self.assertIn("(`evalq admin acl` prints the permissions of each role)", refused.stderr)
+            self.assertIn(f"; `evalq {words[0]}` needs the role {role}\n", refused.stderr)
+            allowed = self.evalq(role, *words)
+            self.assertNotIn("NOPERM", allowed.stderr)
+        self.assertEqual(self.evalq("viewer", "status").returncode, 0)
+
     def test_every_connection_needs_a_password(self) -> None:
         wire = Wire(self.socket)
         self.addCleanup(wire.close)

@@ -223,5 +223,6 @@ const struct evq_verb evq_verb_admin = {
     .options = options,
     .arg_min = 1,
     .arg_max = 3,
+    .role = "admin",
     .run = admin_run,
 };

@@ -238,5 +238,6 @@ const struct evq_verb evq_verb_gc = {
     .options = options,
     .arg_min = 0,
     .arg_max = -1,
+    .role = "admin",
     .run = gc_run,
 };

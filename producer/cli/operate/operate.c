@@ -177,6 +177,7 @@ const struct evq_verb evq_verb_cancel = {
     .arg_min = 1,
     .arg_max = -1,
     .takes = EVQ_TAKES_RUN_OR_JOBS,
+    .role = "producer",
     .run = cancel_run,
 };
 
@@ -233,6 +234,7 @@ const struct evq_verb evq_verb_retry = {
     .arg_min = 0,
     .arg_max = -1,
     .takes = EVQ_TAKES_JOBS,
+    .role = "admin",
     .run = retry_run,
 };
 
@@ -290,6 +292,7 @@ const struct evq_verb evq_verb_pause = {
     .words = "queue|suite|run",
     .arg_min = 0,
     .arg_max = 2,
+    .role = "admin",
     .run = pause_run,
 };
 
@@ -302,6 +305,7 @@ const struct evq_verb evq_verb_resume = {
     .words = "queue|suite|run",
     .arg_min = 0,
     .arg_max = 2,
+    .role = "admin",
     .run = resume_run,
 };
 
@@ -381,5 +385,6 @@ const struct evq_verb evq_verb_forget = {
     .arg_min = 1,
     .arg_max = 1,
     .takes = EVQ_TAKES_RUN,
+    .role = "admin",
     .run = forget_run,
 };

@@ -412,5 +412,6 @@ const struct evq_verb evq_verb_scan = {
     .options = options,
     .arg_min = 1,
     .arg_max = 1,
+    .role = "producer",
     .run = scan_run,
 };

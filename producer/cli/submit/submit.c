@@ -247,5 +247,6 @@ const struct evq_verb evq_verb_submit = {
     .options = options,
     .arg_min = 1,
     .arg_max = 1,
+    .role = "producer",
     .run = submit_run,
 };
