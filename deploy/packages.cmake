@@ -1,4 +1,4 @@
-# Debian packages: cpack in a build that was configured with -DCMAKE_INSTALL_PREFIX=/usr (docs/deployment.md). The CUDA module is a
+# Debian packages: cpack in a build that was configured with -DCMAKE_INSTALL_PREFIX=/usr (docs/platforms.md). The CUDA module is a
 # package of its own, so that nothing else asks for NVIDIA's libraries.
 set(here ${CMAKE_CURRENT_LIST_DIR})
 install(FILES ${here}/systemd/evalq-worker.service ${here}/systemd/evalq-logger.service ${here}/systemd/evalq-gateway.service

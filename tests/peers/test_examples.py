@@ -20,24 +20,43 @@ EXAMPLES = os.path.join(SOURCE, "producer", "examples")
 
 
 class ExamplesTest(unittest.TestCase):
+    def run_in(self, place: str, *argv: str) -> str:
+        """Standard output of a command."""
+        env = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONWARNINGS="ignore")
+        env.update(PATH=os.pathsep.join([os.path.dirname(sys.executable), BIN, env["PATH"]]))
+        env.update(XDG_STATE_HOME=os.path.join(place, "state"))
+        env.pop("EVALQ_URL", None)
+        done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False, timeout=DEADLINE)
+        self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-4000:])
+        return done.stdout
+
     def run_example(self, *argv: str) -> str:
         """Standard output; in a copy of the folder, since they write beside themselves."""
         with tempfile.TemporaryDirectory(prefix="evalq-examples-") as folder:
             place = shutil.copytree(EXAMPLES, os.path.join(folder, "examples"))
-            env = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONWARNINGS="ignore")
-            env.update(PATH=os.pathsep.join([os.path.dirname(sys.executable), BIN, env["PATH"]]))
-            env.update(XDG_STATE_HOME=os.path.join(folder, "state"))
-            env.pop("EVALQ_URL", None)
-            done = subprocess.run(
-                ["evalq", "up", "--", *argv], cwd=place, env=env, capture_output=True, text=True, check=False, timeout=DEADLINE
-            )
-            self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-4000:])
-            return done.stdout
+            return self.run_in(place, "evalq", "up", "--", *argv)
 
     def found(self, pattern: str, text: str) -> "List[Tuple[str, ...]]":
         made = re.findall(pattern, text)
         self.assertTrue(made, text[-3000:])
         return made
+
+    def test_the_three_steps_of_the_page_about_python(self) -> None:
+        with open(os.path.join(SOURCE, "docs", "python.md"), encoding="utf-8") as file:
+            section = file.read().split("\n## In three steps\n")[1].split("\n## ")[0]
+        files = re.findall(r"```python\n(.*?)```", section, re.S)
+        commands = re.findall(r"```sh\n(.*?)```", section, re.S)
+        self.assertEqual((len(files), len(commands)), (2, 1))
+        with tempfile.TemporaryDirectory(prefix="evalq-examples-") as place:
+            for name, text in zip(("my_eval.py", "train.py"), files):
+                with open(os.path.join(place, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            text = self.run_in(place, "sh", "-ec", commands[0])
+            values = self.found(r"(?m)^step (\d+): loss ([0-9.]+)$", text)
+            self.assertEqual(sorted(int(step) for step, _ in values), [200, 400, 600, 800, 1000])
+            by_step = {int(step): float(value) for step, value in values}
+            self.assertLess(by_step[1000], by_step[200])
+            self.assertIn("best: " + os.path.join(os.path.realpath(place), "out/step-1000.pt"), text)
 
     def test_plain_loop(self) -> None:
         values = self.found(r"step (\d+): mse ([0-9.]+)", self.run_example("python", "plain_loop.py"))
