@@ -197,6 +197,20 @@ static bool json_plain(uint8_t byte)
     return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
 }
 
+/* Whether no byte of eight needs an escape. A borrow or carry passes only from a byte that does. */
+static bool json_plain_8(const uint8_t *from)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    uint64_t bytes;
+
+    memcpy(&bytes, from, sizeof bytes);
+    const uint64_t quotes = bytes ^ ones * '"';
+    const uint64_t slashes = bytes ^ ones * '\\';
+    const uint64_t escaped = ((quotes - ones) & ~quotes) | ((slashes - ones) & ~slashes) |
+                             (bytes - ones * 0x20) | (bytes + ones) | bytes;
+    return (escaped & ones * 0x80) == 0;
+}
+
 /* Appends a string whose byte `at` is the first that needs an escape. */
 static void json_escaped(struct evq_buffer *buffer, const uint8_t *from, size_t bytes, size_t at)
 {
@@ -231,6 +245,9 @@ void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
     const uint8_t *from = (const uint8_t *)(bytes > 0 ? text : "");
     size_t plain = 0;
 
+    while (bytes - plain >= 8 && json_plain_8(from + plain)) {
+        plain += 8;
+    }
     while (plain < bytes && json_plain(from[plain])) {
         plain++;
     }

@@ -150,6 +150,13 @@ static void buffer_json_is_valid_json_for_any_bytes(void **state)
     json_round_trip(NULL, 0, "");
     json_round_trip("a\"b\\c\n\t\r\x01\x7f", 10, "a\"b\\c\n\t\r\x01\x7f");
     json_round_trip("\xff-\xc3\xbc", 4, "\xef\xbf\xbd-\xc3\xbc");
+    for (int byte = 1; byte < 0x80; byte++) { // Eight bytes are looked at at a time.
+        for (size_t at = 0; at < 19; at++) {
+            char text[] = "abc ~!#[]^0123456789";
+            text[at] = (char)byte;
+            json_round_trip(text, strlen(text), text);
+        }
+    }
     for (int i = 0; i < 2000; i++) {
         char text[64];
         size_t count = (size_t)evq_clock_jitter_ms(&seed, 32, 100) % sizeof text;
