@@ -2,15 +2,22 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/statistics/distribution.h"
+
+#define RANDOM_STEP UINT64_C(0x9e3779b97f4a7c15)
+#define THREADS_MAX 8
+#define THREAD_WORK ((uint64_t)1 << 20) // Draws of a group that are worth a thread: 2 ms.
 
 /* SplitMix64: the state grows by a constant and is mixed. */
 static uint64_t random_next(uint64_t *state)
 {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = *state += RANDOM_STEP;
 
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -47,6 +54,63 @@ static double draw(const struct evq_bootstrap_group *groups, size_t count, uint6
         weight += last->weight;
     }
     return sum / weight;
+}
+
+struct part { // The draws of one thread.
+    const struct evq_bootstrap_group *groups;
+    size_t group_count;
+    uint64_t seed;
+    uint32_t first;
+    uint32_t end;
+    double *values; // Of all draws.
+};
+
+/* Draw i begins where draw i - 1 ends, so that the parts give the same numbers as one loop. */
+static void *draw_part(void *argument)
+{
+    const struct part *part = argument;
+    const uint64_t randoms = (part->group_count + 1) / 2; // Of one draw.
+    uint64_t state = part->seed + part->first * randoms * RANDOM_STEP;
+
+    for (uint32_t i = part->first; i < part->end; i++) {
+        part->values[i] = draw(part->groups, part->group_count, &state);
+    }
+    return NULL;
+}
+
+/* Into how many threads the draws are worth being divided. */
+static uint32_t thread_count(const struct part *all)
+{
+    const uint64_t worth = 1 + all->end * (uint64_t)all->group_count / THREAD_WORK;
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    const uint64_t most = processors < 1             ? 1
+                          : processors < THREADS_MAX ? (uint64_t)processors
+                                                     : THREADS_MAX;
+
+    return (uint32_t)(worth < most ? worth : most);
+}
+
+/* Shares the draws among threads. A part whose thread cannot start is drawn here. */
+static void draw_all(const struct part *all)
+{
+    const uint32_t count = thread_count(all);
+    struct part parts[THREADS_MAX];
+    pthread_t threads[THREADS_MAX];
+    bool has_thread[THREADS_MAX] = {false};
+
+    for (uint32_t i = 0; i < count; i++) {
+        parts[i] = *all;
+        parts[i].first = (uint32_t)((uint64_t)all->end * i / count);
+        parts[i].end = (uint32_t)((uint64_t)all->end * (i + 1) / count);
+        has_thread[i] = i > 0 && pthread_create(&threads[i], NULL, draw_part, &parts[i]) == 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (has_thread[i]) {
+            (void)pthread_join(threads[i], NULL); // It can only fail if there is no such thread.
+        } else {
+            (void)draw_part(&parts[i]);
+        }
+    }
 }
 
 /* The quantile p of sorted values, with linear interpolation (type 7 of Hyndman and Fan). */
@@ -173,9 +237,9 @@ enum evq_status evq_bootstrap_run(const struct evq_bootstrap_group *groups, size
     if (values == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for %" PRIu32 " draws", draws);
     }
-    for (uint32_t i = 0; i < draws; i++) {
-        values[i] = draw(groups, group_count, &seed);
-    }
+    const struct part all = {
+        .groups = groups, .group_count = group_count, .seed = seed, .end = draws, .values = values};
+    draw_all(&all);
     qsort(values, draws, sizeof *values, by_value);
     summarise(groups, group_count, values, draws, confidence, ret);
     if (ret_draws != NULL) {

@@ -175,6 +175,53 @@ static void statistics_bootstrap_repeats_with_its_seed(void **state)
     assert_true(out.p < 0.05 && out.low > 0.0);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The draws are shared among threads. They must be those of one loop, on every machine. */
+static void statistics_bootstrap_draws_do_not_depend_on_threads(void **state)
+{
+    enum { GROUPS = 1001, DRAWS = 3000 };
+    struct evq_bootstrap_group groups[GROUPS];
+    struct evq_bootstrap out;
+    double drawn[DRAWS];
+    double expected[DRAWS];
+    uint64_t random = 5;
+
+    (void)state;
+    for (size_t i = 0; i < GROUPS; i++) {
+        // Whole numbers, so that the order of a sum does not matter.
+        groups[i] = (struct evq_bootstrap_group){(double)(i * 37 % 101), 1.0 + (double)(i % 3)};
+    }
+    for (size_t i = 0; i < DRAWS; i++) {
+        double sum = 0.0;
+        double weight = 0.0;
+        uint64_t z = 0;
+        for (size_t k = 0; k < GROUPS; k++) { // A random number gives two indices.
+            if (k % 2 == 0) {
+                random += UINT64_C(0x9e3779b97f4a7c15);
+                z = (random ^ (random >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+                z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+                z ^= z >> 31;
+            }
+            const size_t at = (size_t)((k % 2 == 0 ? z >> 32 : z & UINT32_MAX) * GROUPS >> 32);
+            sum += groups[at].sum;
+            weight += groups[at].weight;
+        }
+        expected[i] = sum / weight;
+    }
+    qsort(expected, DRAWS, sizeof *expected, by_value);
+    assert_int_equal(evq_bootstrap_run(groups, GROUPS, DRAWS, 5, 0.95, &out, drawn, NULL), EVQ_OK);
+    for (size_t i = 0; i < DRAWS; i++) {
+        assert_near(drawn[i], expected[i], 0);
+    }
+}
+
 static void statistics_p_of_the_bootstrap_ends_its_interval(void **state)
 {
     struct evq_bootstrap_group groups[60];
@@ -405,6 +452,7 @@ int main(void)
         cmocka_unit_test(statistics_t_equals_stored_values),
         cmocka_unit_test(statistics_wins_follow_the_direction),
         cmocka_unit_test(statistics_bootstrap_repeats_with_its_seed),
+        cmocka_unit_test(statistics_bootstrap_draws_do_not_depend_on_threads),
         cmocka_unit_test(statistics_p_of_the_bootstrap_ends_its_interval),
         cmocka_unit_test(statistics_holm_equals_stored_values),
         cmocka_unit_test(statistics_refuse_what_has_no_answer),
