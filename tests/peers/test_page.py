@@ -356,8 +356,8 @@ class PageTest(unittest.TestCase):
         page.wait(f"{shown} === 'four,three,two'", "the newest three are shown")
         page.ask("document.querySelector('#run-list button[data-key=one]').click()")
         page.wait(f"{shown} === 'four,one,three,two' && location.hash.startsWith('#/compare/')", "the selection is in the address")
-        page.ask("location.reload()")
-        page.wait(f"{LIVE} && {shown} === 'four,one,three,two'", "it survives a reload")
+        page.ask("window.before = true; location.reload()")
+        page.wait(f"!window.before && {LIVE} && {shown} === 'four,one,three,two'", "it survives a reload")
         page.ask("location.hash = '#/run/one'")
         page.wait(f"{shown} === 'one' && document.getElementById('runs-title').textContent === 'Run one'", "a run has its own address")
         page.wait("[...document.querySelectorAll('.job-link')].map((one) => one.dataset.key.split('/')[0]).join() === 'one,one'", "its jobs alone are listed")
@@ -391,8 +391,11 @@ class PageTest(unittest.TestCase):
         page.wait("document.querySelectorAll('.chart .smooth').length === 2 && document.querySelectorAll('.curve.raw').length === 2", "both curves are there")
         page.ask("document.getElementById('view-log').click()")
         page.ask("(() => { const one = document.getElementById('view-x'); one.value = 'elapsed'; one.dispatchEvent(new Event('change')); })()")
-        page.ask("location.reload()")
-        page.wait("document.querySelectorAll('.chart .smooth').length === 2 && document.getElementById('view-x').value === 'elapsed'", "the view survives a reload")
+        page.ask("window.before = true; location.reload()")
+        page.wait(
+            "!window.before && document.querySelectorAll('.chart .smooth').length === 2 && document.getElementById('view-x').value === 'elapsed'",
+            "the view survives a reload",
+        )
         page.ask("window.saved = {}; URL.createObjectURL = (blob) => (window.saved[blob.type] = blob, 'blob:none');")
         page.ask("HTMLAnchorElement.prototype.click = () => {}; for (const one of document.querySelectorAll('.chart:first-child .tool')) one.click();")
         page.wait("Object.keys(window.saved).sort().join() === 'image/png,image/svg+xml,text/csv'", "three files are saved")
