@@ -14,8 +14,8 @@ for name in $names; do
     if [ ! -f "tests/unit/$stem.c" ] && ! grep -rqE "(static void|^void|^    def) $stem" \
         tests/unit tests/integration tests/python tests/peers; then
         case $name in
-        result_id | evalq_client_submit) continue ;; # These are a field and a function.
-        test_mlflow | test_wandb | test_tensorboard) continue ;; # These are files in tests/peers.
+        result_id | log_id | evalq_client_submit) continue ;; # These are fields and a function.
+        test_mlflow | test_wandb | test_trackers | test_tensorboard) continue ;; # These are files in tests/peers.
         esac
         echo "claims: the documents name the test '$name', which does not exist" >&2
         failed=1

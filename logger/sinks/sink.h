@@ -51,6 +51,9 @@ extern const struct evq_sink_ops evq_sink_exec;
 extern const struct evq_sink_ops evq_sink_best;
 extern const struct evq_sink_ops evq_sink_csv;
 extern const struct evq_sink_ops evq_sink_wandb;
+extern const struct evq_sink_ops evq_sink_trackio;
+extern const struct evq_sink_ops evq_sink_swanlab;
+extern const struct evq_sink_ops evq_sink_comet;
 extern const struct evq_sink_ops evq_sink_mlflow;  // With libcurl,
 extern const struct evq_sink_ops evq_sink_webhook; // this one too.
 

@@ -5,8 +5,8 @@
 #include "logger/sinks/sink.h"
 
 static const struct evq_sink_ops *const all[] = {
-    &evq_sink_jsonl,  &evq_sink_tensorboard, &evq_sink_best,
-    &evq_sink_csv,    &evq_sink_exec,        &evq_sink_wandb,
+    &evq_sink_jsonl,  &evq_sink_tensorboard, &evq_sink_best,    &evq_sink_csv,   &evq_sink_exec,
+    &evq_sink_wandb,  &evq_sink_trackio,     &evq_sink_swanlab, &evq_sink_comet,
 #ifdef EVQ_HAVE_CURL
     &evq_sink_mlflow, &evq_sink_webhook,
 #endif

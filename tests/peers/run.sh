@@ -38,6 +38,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
     install "what $requirements names" -r "$requirements"
     if [ -z "$kind" ]; then
         install "a tracker" mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0
+        install "another tracker" trackio==0.43.0 swanlab==0.10.3 comet_ml==3.58.8
         install lm_eval lm_eval==0.4.13
         install "what the statistics are compared with" scipy==1.17.1 statsmodels==0.15.0
         install schemathesis schemathesis==4.32.5

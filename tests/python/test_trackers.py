@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 import unittest
@@ -19,7 +20,7 @@ from typing import Any, Dict, List, Optional, Set
 from unittest import mock
 
 from publishing import Logger, Publisher, all_taken, behind, publish_and_kill, seed, status
-from scene import BIN, Scene, free_port, until
+from scene import BIN, PACKAGE, Scene, free_port, until
 
 SECRET = b"a secret of the receiver"
 
@@ -200,6 +201,85 @@ class TrackersTest(unittest.TestCase):
         done = subprocess.run([os.path.join(BIN, "evalq-logger")], env=self.scene.environment(), capture_output=True, text=True)
         self.assertEqual(done.returncode, 8)
         self.assertIn("sink 'webhook': option 'urll' is unknown: did you mean 'url'?", done.stderr)
+
+
+class HelperTest(unittest.TestCase):
+    """Tests what the helper programs of the trackers answer without their SDKs. tests/peers has the
+    tests with the SDKs."""
+
+    def answer(self, kind: str, line: str, missing: str = "") -> str:
+        code = f"import sys; sys.modules['{missing}'] = None; from evalq.{kind}_sink import main; sys.exit(main())"
+        variables = {**os.environ, "PYTHONPATH": PACKAGE}
+        done = subprocess.run([sys.executable, "-c", code], input=line, env=variables, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        return str(json.loads(done.stdout)["error"])
+
+    def opened(self, **settings: str) -> str:
+        return json.dumps({"open": {"queue": "main", "directory": self.directory, **settings}}) + "\n"
+
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="evalq-helper-")
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+
+    def test_missing_package_is_said_with_what_installs_it(self) -> None:
+        packages = {"wandb": "wandb", "trackio": "trackio", "swanlab": "swanlab", "comet": "comet_ml"}
+        for kind, package in packages.items():
+            want = f"RuntimeError: {package} is not installed where evalq-{kind} runs: pip install 'evalq[{kind}]'"
+            self.assertEqual(self.answer(kind, self.opened(), missing=package), want)
+
+    def test_helper_by_hand_says_who_starts_it(self) -> None:
+        for kind in ("wandb", "trackio", "swanlab", "comet"):
+            want = f"RuntimeError: evalq-{kind} is not for the command line: evalq-logger starts it (kind: {kind})"
+            self.assertEqual(self.answer(kind, ""), want)
+
+    def test_address_with_a_write_token_is_refused(self) -> None:
+        found = self.answer("trackio", self.opened(server_url="http://127.0.0.1:1/?write_token=s3cret"))
+        self.assertEqual(found, "RuntimeError: server_url holds a write token; set $TRACKIO_WRITE_TOKEN instead")
+
+    def test_mode_in_the_environment_is_checked(self) -> None:
+        with mock.patch.dict(os.environ, SWANLAB_MODE="local"):
+            found = self.answer("swanlab", self.opened(), missing="swanlab")
+        self.assertEqual(found, "RuntimeError: $SWANLAB_MODE is 'local', expected online or offline")
+
+    def test_names_of_curves_are_made_fit_and_stay_different(self) -> None:
+        from evalq._sdk_sink import fitting_name
+
+        self.assertEqual(fitting_name("eval/digits/acc,none", 100), "eval/digits/acc,none")
+        odd = ["eval/" + "x" * 95, "eval/" + "x" * 96, "eval/" + "x" * 97, "eval/a\tb", "eval/a_b", "eval/a", "eval/a/", "/eval/a", "./"]
+        fit = [fitting_name(name, 100) for name in odd]
+        self.assertEqual(len(set(fit)), len(odd))
+        self.assertEqual(fit[0], odd[0])
+        for name in fit:
+            self.assertTrue(0 < len(name) <= 100 and name.isprintable() and name == name.strip("./ "), name)
+
+    def test_records_are_read_as_they_are_appended(self) -> None:
+        """At each length of the file, what is complete is read once."""
+        from evalq._sdk_file import RecordReader
+
+        records = [b"a", b"", b"b" * 40000, b"c" * 32740, b"d"]
+        data = b"1234567"
+        for record in records:
+            rest, first = record, True
+            while first or rest:
+                room = 32768 - len(data) % 32768
+                if room < 7:
+                    data += bytes(room)
+                    continue
+                part, rest = rest[: room - 7], rest[room - 7 :]
+                kind = (1 if first else 4) if not rest else (2 if first else 3)
+                data += bytes(4) + len(part).to_bytes(2, "little") + bytes([kind]) + part
+                first = False
+        path = os.path.join(self.directory, "run.wandb")
+        reader = RecordReader(path)
+        self.assertEqual(list(reader.records()), [])
+        found: List[bytes] = []
+        ends = [0, 6, 7, 8, 14, 15, 16, 32767, 32768, 32774, 40000, 65535, 65540, 65600, len(data) - 1, len(data)]
+        for end in ends:
+            with open(path, "wb") as file:
+                file.write(data[:end])
+            found += reader.records()
+        self.assertEqual(found, records)
 
 
 class OpenTrackersTest(unittest.TestCase):

@@ -1,6 +1,7 @@
 /*
- * The W&B sink and the lines that it and its helper speak; the helper here is a script, the real
- * one with the real SDK is in tests/peers/test_wandb.py.
+ * The W&B sink, the others that use a tracker's SDK, and the lines that they and their helpers
+ * speak. The helper here is a script. The real ones with the real SDKs are in
+ * tests/peers/test_wandb.py and test_trackers.py.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -147,6 +148,56 @@ static void sink_wandb_gives_settings_once_then_results_and_waits_for_its_answer
     scene_close(&scene);
 }
 
+static void sink_sdk_gives_each_tracker_the_options_of_its_own(void **state)
+{
+    static const struct {
+        const struct evq_sink_ops *ops;
+        const char *kind;
+        struct evq_pair own;
+        const char *want; // How the options come to the helper.
+    } cases[] = {
+        {&evq_sink_trackio,
+         "trackio",
+         {"server_url", "http://h"},
+         "{\"open\":{\"queue\":\"main\",\"project\":\"p\",\"server_url\":\"http://h\",\"directory"},
+        {&evq_sink_swanlab,
+         "swanlab",
+         {"mode", "offline"},
+         "{\"open\":{\"queue\":\"main\",\"project\":\"p\",\"mode\":\"offline\",\"directory"},
+        {&evq_sink_comet,
+         "comet",
+         {"workspace", "w"},
+         "{\"open\":{\"queue\":\"main\",\"project\":\"p\",\"workspace\":\"w\",\"directory"},
+    };
+    struct evq_error err;
+    char text[4096];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct scene scene = {0};
+        scene_open(&scene, GOOD, "30");
+        evq_sink_wandb.close(scene.sink);
+        scene.options[4].value = "p";
+        scene.options[5] = cases[i].own;
+        scene.config.kind = cases[i].kind;
+        assert_status_err(cases[i].ops->open(&scene.context, &scene.sink, &err), EVQ_OK, &err);
+        give(&scene, 100, 1);
+        assert_status_err(cases[i].ops->flush(scene.sink, &err), EVQ_OK, &err);
+        assert_int_equal(lines_of(&scene, "settings", text), 1);
+        assert_int_equal(strncmp(text, cases[i].want, strlen(cases[i].want)), 0);
+        scene.config.option_count = 0; // Without command: evalq-KIND, wherever PATH has it.
+        cases[i].ops->close(scene.sink);
+        assert_int_equal(setenv("PATH", "/nonexistent", 1), 0);
+        assert_status_err(cases[i].ops->open(&scene.context, &scene.sink, &err), EVQ_OK, &err);
+        give(&scene, 100, 1);
+        assert_status(cases[i].ops->flush(scene.sink, &err), EVQ_E_IO);
+        (void)snprintf(text, sizeof text, "start 'evalq-%s'", cases[i].kind);
+        assert_holds(err.message, text);
+        assert_int_equal(setenv("PATH", "/usr/bin:/bin", 1), 0);
+        scene_close(&scene);
+    }
+}
+
 /* A batch may be of hundreds of runs, which the SDK takes seconds each to begin: the time limit is
  * for a few of them, or none of it would ever be done. */
 static void sink_wandb_waits_for_an_answer_each_few_runs(void **state)
@@ -253,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sink_wandb_gives_settings_once_then_results_and_waits_for_its_answer),
+        cmocka_unit_test(sink_sdk_gives_each_tracker_the_options_of_its_own),
         cmocka_unit_test(sink_wandb_waits_for_an_answer_each_few_runs),
         cmocka_unit_test(sink_wandb_starts_another_helper_when_one_fails),
         cmocka_unit_test(sink_wandb_kills_a_helper_that_does_not_answer),

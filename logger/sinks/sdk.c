@@ -1,9 +1,10 @@
 /*
- * The sink `wandb`: Weights & Biases through its own SDK, in a helper program. The option `command`
- * is a list, by default evalq-wandb of the Python package. The helper gets the options, then one
- * JSON object a line for each result, then {"flush": N}. It answers {"flushed": N} once the SDK's
- * files have the results, and before that {"refused": RESULT_ID, "reason": ...} for a result that
- * it can never take, or {"error": ...}. It recognises a repeated result by its id.
+ * The sinks `wandb`, `trackio`, `swanlab` and `comet`: a tracker through its own SDK, in a helper
+ * program. The option `command` is a list, by default evalq-KIND of the Python package. The helper
+ * gets the options, then one JSON object a line for each result, then {"flush": N}. It answers
+ * {"flushed": N} once the SDK has stored the results, and before that {"refused": RESULT_ID,
+ * "reason": ...} for a result that it can never take, or {"error": ...}. It recognises a repeated
+ * result. The table at the end of this file has a row for each tracker.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -22,7 +23,10 @@
 #define BATCH_BYTES_MAX (64u << 20)
 #define TURNS_MAX       8 // Changes of run in one flush. The SDK takes seconds to begin a run.
 
-struct wandb {
+// The options of each tracker that are not for its SDK.
+#define COMMON "command.", "directory", "timeout_seconds", "close_seconds"
+
+struct sdk {
     const struct evq_sink_context *context;
     struct evq_helper helper;
     const char *argv[ARGS_MAX + 1]; // Into the configuration.
@@ -33,15 +37,16 @@ struct wandb {
     char run[EVQ_JOB_RUN_BYTES_MAX + 1]; // Run of the last line.
     size_t turns;                        // How often the lines changed to another run.
     char who[64];
+    char program[32];
 };
 
-static void wandb_close(void *state)
+static void sdk_close(void *state)
 {
-    struct wandb *sink = state;
+    struct sdk *sink = state;
 
     if (sink != NULL) {
         bool killed = false;
-        // The helper uploads what it has. `wandb sync` uploads the rest from its files.
+        // The helper uploads what it has. The SDK's own program uploads the rest from its files.
         sink->helper.stop = NULL;
         (void)evq_helper_end(&sink->helper, evq_clock_mono_ms() + sink->close_ms, &killed);
         evq_buffer_free(&sink->lines);
@@ -49,7 +54,7 @@ static void wandb_close(void *state)
     }
 }
 
-static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
+static enum evq_status options_read(struct sdk *sink, struct evq_error *err)
 {
     const struct evq_sink_config *config = sink->context->sink;
     const char *mode = evq_sink_option(config, "mode");
@@ -58,7 +63,8 @@ static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
     bool shared = false;
 
     if (evq_sink_option_list(config, "command", sink->argv, ARGS_MAX) == 0) {
-        sink->argv[0] = "evalq-wandb";
+        (void)snprintf(sink->program, sizeof(sink->program), "evalq-%s", config->kind);
+        sink->argv[0] = sink->program;
     }
     if (mode != NULL && strcmp(mode, "online") != 0 && strcmp(mode, "offline") != 0) {
         return evq_error_set(err, EVQ_E_INVALID, "%s: mode is '%s', expected online or offline",
@@ -78,10 +84,10 @@ static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
     return status;
 }
 
-static enum evq_status wandb_open(const struct evq_sink_context *context, void **ret_state,
-                                  struct evq_error *err)
+static enum evq_status sdk_open(const struct evq_sink_context *context, void **ret_state,
+                                struct evq_error *err)
 {
-    struct wandb *sink = calloc(1, sizeof(*sink));
+    struct sdk *sink = calloc(1, sizeof(*sink));
 
     if (sink == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", context->sink->name);
@@ -92,27 +98,37 @@ static enum evq_status wandb_open(const struct evq_sink_context *context, void *
     evq_buffer_init(&sink->lines, BATCH_BYTES_MAX);
     enum evq_status status = options_read(sink, err);
     if (status != EVQ_OK) {
-        wandb_close(sink);
+        sdk_close(sink);
         return status;
     }
     *ret_state = sink;
     return EVQ_OK;
 }
 
-/* The first line that the helper gets. */
-static void settings_put(const struct wandb *sink, struct evq_buffer *out)
+static bool is_common(const char *key)
 {
-    static const char *const keys[] = {"project", "entity", "mode", "shared", NULL};
+    static const char *const common[] = {COMMON};
+
+    for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++) {
+        if (strncmp(common[i], key, strlen(common[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first line that the helper gets: the options of the tracker itself. */
+static void settings_put(const struct sdk *sink, struct evq_buffer *out)
+{
     const struct evq_sink_config *config = sink->context->sink;
     const char *directory = evq_sink_option(config, "directory");
 
     evq_buffer_text(out, "{\"open\":{\"queue\":");
     evq_buffer_json_text(out, sink->context->config->redis.queue);
-    for (size_t i = 0; keys[i] != NULL; i++) {
-        const char *text = evq_sink_option(config, keys[i]);
-        if (text != NULL) {
-            evq_buffer_printf(out, ",\"%s\":", keys[i]);
-            evq_buffer_json_text(out, text);
+    for (size_t i = 0; i < config->option_count; i++) {
+        if (!is_common(config->options[i].key)) { // The key is one that evq_sink_check() knows.
+            evq_buffer_printf(out, ",\"%s\":", config->options[i].key);
+            evq_buffer_json_text(out, config->options[i].value);
         }
     }
     evq_buffer_text(out, ",\"directory\":");
@@ -129,7 +145,7 @@ static void settings_put(const struct wandb *sink, struct evq_buffer *out)
     evq_buffer_text(out, "}}\n");
 }
 
-static enum evq_status helper_ready(struct wandb *sink, int64_t deadline_ms, struct evq_error *err)
+static enum evq_status helper_ready(struct sdk *sink, int64_t deadline_ms, struct evq_error *err)
 {
     struct evq_buffer line;
 
@@ -149,7 +165,7 @@ static enum evq_status helper_ready(struct wandb *sink, int64_t deadline_ms, str
 }
 
 /* Handles one answer. *ret_done: it was the answer to this flush. */
-static enum evq_status answer_take(struct wandb *sink, const char *line, bool *ret_done,
+static enum evq_status answer_take(struct sdk *sink, const char *line, bool *ret_done,
                                    struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -180,9 +196,9 @@ static enum evq_status answer_take(struct wandb *sink, const char *line, bool *r
     return status;
 }
 
-static enum evq_status wandb_flush(void *state, struct evq_error *err)
+static enum evq_status sdk_flush(void *state, struct evq_error *err)
 {
-    struct wandb *sink = state;
+    struct sdk *sink = state;
     const int64_t deadline_ms = evq_clock_mono_ms() + sink->timeout_ms;
     bool done = false;
     bool killed = false;
@@ -216,17 +232,17 @@ static enum evq_status wandb_flush(void *state, struct evq_error *err)
     return status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT ? EVQ_E_IO : status;
 }
 
-static enum evq_status wandb_write(void *state, const struct evq_result *result,
-                                   struct evq_error *err)
+static enum evq_status sdk_write(void *state, const struct evq_result *result,
+                                 struct evq_error *err)
 {
-    struct wandb *sink = state;
+    struct sdk *sink = state;
 
     if (result->metric_count == 0) {
         return EVQ_OK; // The end of a job: nothing to draw.
     }
     const bool turned = strcmp(sink->run, result->run) != 0;
     if (turned && sink->turns == TURNS_MAX) {
-        const enum evq_status status = wandb_flush(sink, err);
+        const enum evq_status status = sdk_flush(sink, err);
         if (status != EVQ_OK) {
             return status;
         }
@@ -251,15 +267,18 @@ static enum evq_status wandb_write(void *state, const struct evq_result *result,
     return EVQ_OK;
 }
 
-static const char *const options[] = {"command.", "project",   "entity",          "mode",
-                                      "shared",   "directory", "timeout_seconds", "close_seconds",
-                                      NULL};
+#define SDK_SINK(kind_)                                                                            \
+    {                                                                                              \
+        .kind = #kind_, .options = kind_##_options, .open = sdk_open, .write = sdk_write,          \
+        .flush = sdk_flush, .close = sdk_close,                                                    \
+    }
 
-const struct evq_sink_ops evq_sink_wandb = {
-    .kind = "wandb",
-    .options = options,
-    .open = wandb_open,
-    .write = wandb_write,
-    .flush = wandb_flush,
-    .close = wandb_close,
-};
+static const char *const wandb_options[] = {COMMON, "project", "entity", "mode", "shared", NULL};
+static const char *const trackio_options[] = {COMMON, "project", "server_url", "space_id", NULL};
+static const char *const swanlab_options[] = {COMMON, "project", "workspace", "mode", NULL};
+static const char *const comet_options[] = {COMMON, "project", "workspace", "mode", NULL};
+
+const struct evq_sink_ops evq_sink_wandb = SDK_SINK(wandb);
+const struct evq_sink_ops evq_sink_trackio = SDK_SINK(trackio);
+const struct evq_sink_ops evq_sink_swanlab = SDK_SINK(swanlab);
+const struct evq_sink_ops evq_sink_comet = SDK_SINK(comet);
