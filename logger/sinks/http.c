@@ -284,7 +284,9 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
     good = good && library->setopt(http->curl, CURLOPT_URL, url) == CURLE_OK &&
            library->setopt(http->curl, CURLOPT_HTTPHEADER, list) == CURLE_OK &&
            library->setopt(http->curl, CURLOPT_WRITEDATA, &reply->body) == CURLE_OK;
-    if (strcmp(method, "POST") == 0) {
+    const char *other = strcmp(method, "PATCH") == 0 ? method : NULL;
+    good = good && library->setopt(http->curl, CURLOPT_CUSTOMREQUEST, other) == CURLE_OK;
+    if (body != NULL) {
         good = good && library->setopt(http->curl, CURLOPT_POST, 1L) == CURLE_OK &&
                library->setopt(http->curl, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
                library->setopt(http->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes) ==

@@ -39,10 +39,10 @@ enum evq_status evq_http_open(const struct evq_http_config *config, struct evq_h
 void evq_http_close(struct evq_http *http); // Accepts NULL.
 
 /*
- * method: "GET" (body NULL) or "POST". headers: "Name: value", ended by NULL; may be NULL. EVQ_OK:
- * there was a reply with any code, and it replaces *reply, which was zeroed before the first call.
- * EVQ_E_IO: there was no connection or no reply. EVQ_E_TIMEOUT. EVQ_E_INVALID: url is not valid.
- * EVQ_E_RETRY: an earlier reply (429, 503) asked to wait, and the time has not passed.
+ * method: "GET" (body NULL), "POST" or "PATCH". headers: "Name: value", ended by NULL; may be NULL.
+ * EVQ_OK: there was a reply with any code, and it replaces *reply, which was zeroed before the
+ * first call. EVQ_E_IO: there was no connection or no reply. EVQ_E_TIMEOUT. EVQ_E_INVALID: url is
+ * not valid. EVQ_E_RETRY: an earlier reply (429, 503) asked to wait, and the time has not passed.
  */
 enum evq_status evq_http_call(struct evq_http *http, const char *method, const char *url,
                               const char *const *headers, const char *body, size_t body_bytes,

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "logger/sinks/mlflow_api.h"
+#include "logger/sinks/mlflow_model.h"
 #include "logger/sinks/sink.h"
 
 #define TIMEOUT_SECONDS 30
@@ -31,6 +32,7 @@ struct item { // One result.
 struct mlflow {
     const struct evq_sink_context *context;
     struct evq_mlflow *server;
+    struct evq_mlflow_models *models; // NULL: logged_models is false.
     bool own_run;
     struct run *runs;
     size_t run_count;
@@ -56,6 +58,7 @@ static void mlflow_close(void *state)
         items_clear(sink);
         free(sink->items);
         free(sink->runs);
+        evq_mlflow_models_free(sink->models);
         evq_mlflow_close(sink->server);
         free(sink);
     }
@@ -132,6 +135,7 @@ static enum evq_status mlflow_open(const struct evq_sink_context *context, void 
 {
     struct evq_buffer token;
     struct evq_buffer password;
+    bool models = false;
     struct mlflow *sink = calloc(1, sizeof(*sink));
 
     if (sink == NULL) {
@@ -142,6 +146,9 @@ static enum evq_status mlflow_open(const struct evq_sink_context *context, void 
     evq_buffer_init(&password, 0);
     enum evq_status status = evq_sink_option_flag(context->sink, "own_run", &sink->own_run, err);
     if (status == EVQ_OK) {
+        status = evq_sink_option_flag(context->sink, "logged_models", &models, err);
+    }
+    if (status == EVQ_OK) {
         status = evq_sink_secret(context->sink, "token", "MLFLOW_TRACKING_TOKEN", &token, err);
     }
     if (status == EVQ_OK) {
@@ -150,6 +157,12 @@ static enum evq_status mlflow_open(const struct evq_sink_context *context, void 
     }
     if (status == EVQ_OK) {
         status = server_open(sink, &token, &password, err);
+    }
+    if (status == EVQ_OK && models) {
+        sink->models = evq_mlflow_models_new(sink->server, context->config->redis.queue);
+        if (sink->models == NULL) {
+            status = evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", context->sink->name);
+        }
     }
     secret_free(&token);
     secret_free(&password);
@@ -217,35 +230,6 @@ static bool is_alone(const struct evq_result *result, size_t at)
     return true;
 }
 
-static enum evq_status mlflow_write(void *state, const struct evq_result *result,
-                                    struct evq_error *err)
-{
-    struct mlflow *sink = state;
-    char key[EVQ_MLFLOW_KEY_BYTES_MAX + 64];
-
-    if (result->metric_count == 0) {
-        return EVQ_OK; // The end of a job: nothing to draw.
-    }
-    const size_t run = run_of(sink, result);
-    struct item *item = run != SIZE_MAX ? item_add(sink) : NULL;
-    if (item != NULL) {
-        item->run = run;
-        evq_result_id(result, item->result_id);
-        for (size_t i = 0; i < result->metric_count; i++) {
-            evq_result_metric_key(result, &result->metrics[i], key, sizeof(key));
-            evq_buffer_text(&item->metrics, i > 0 ? "," : "");
-            evq_mlflow_metric(&item->metrics, key, is_alone(result, i), result->metrics[i].value,
-                              result->finished_ms, result->step);
-        }
-        item->count = result->metric_count;
-    }
-    if (item == NULL || item->metrics.failed) {
-        items_clear(sink);
-        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", sink->context->sink->name);
-    }
-    return EVQ_OK;
-}
-
 static enum evq_status run_find(struct mlflow *sink, struct run *run, struct evq_error *err)
 {
     char key[EVQ_JOB_RUN_BYTES_MAX + 80];
@@ -256,6 +240,69 @@ static enum evq_status run_find(struct mlflow *sink, struct run *run, struct evq
     // The tag has the queue too, because two queues may have a run of the same name.
     (void)snprintf(key, sizeof(key), "%s/%s", sink->context->config->redis.queue, run->name);
     return evq_mlflow_run(sink->server, key, run->name, run->id, err);
+}
+
+/* The logged model of the result's checkpoint, or "". EVQ_E_INVALID: the training's run is gone. */
+static enum evq_status model_find(struct mlflow *sink, struct run *run,
+                                  const struct evq_result *result,
+                                  char ret_model[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
+{
+    ret_model[0] = '\0';
+    if (sink->models == NULL) {
+        return EVQ_OK;
+    }
+    enum evq_status status = run_find(sink, run, err);
+    if (status == EVQ_OK) {
+        status = evq_mlflow_model_find(sink->models, run->id, result, ret_model, err);
+    }
+    if (status == EVQ_E_INVALID && run->given[0] == '\0') { // Our own run was deleted.
+        run->id[0] = '\0';
+        status = run_find(sink, run, err);
+        if (status == EVQ_OK) {
+            status = evq_mlflow_model_find(sink->models, run->id, result, ret_model, err);
+        }
+    }
+    return status;
+}
+
+static enum evq_status mlflow_write(void *state, const struct evq_result *result,
+                                    struct evq_error *err)
+{
+    struct mlflow *sink = state;
+    char key[EVQ_MLFLOW_KEY_BYTES_MAX + 64];
+    char model[EVQ_MLFLOW_ID_BYTES_MAX];
+    struct item *item = NULL;
+
+    if (result->metric_count == 0) {
+        return EVQ_OK; // The end of a job: nothing to draw.
+    }
+    const size_t run = run_of(sink, result);
+    if (run != SIZE_MAX) {
+        const enum evq_status status = model_find(sink, &sink->runs[run], result, model, err);
+        if (status != EVQ_OK) {
+            if (status != EVQ_E_INVALID) {
+                items_clear(sink); // The logger gives all of them again.
+            }
+            return status;
+        }
+        item = item_add(sink);
+    }
+    if (item != NULL) {
+        item->run = run;
+        evq_result_id(result, item->result_id);
+        for (size_t i = 0; i < result->metric_count; i++) {
+            evq_result_metric_key(result, &result->metrics[i], key, sizeof(key));
+            evq_buffer_text(&item->metrics, i > 0 ? "," : "");
+            evq_mlflow_metric(&item->metrics, key, is_alone(result, i), result->metrics[i].value,
+                              result->finished_ms, result->step, model);
+        }
+        item->count = result->metric_count;
+    }
+    if (item == NULL || item->metrics.failed) {
+        items_clear(sink);
+        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", sink->context->sink->name);
+    }
+    return EVQ_OK;
 }
 
 /* Sends count items of one run from first on; EVQ_E_INVALID: the server refuses them. */
@@ -370,9 +417,8 @@ static enum evq_status mlflow_flush(void *state, struct evq_error *err)
 }
 
 static const char *const options[] = {
-    "uri",        "experiment", "username",        "password_file",
-    "token_file", "ca_file",    "timeout_seconds", "own_run",
-    NULL};
+    "uri",     "experiment",      "username", "password_file", "token_file",
+    "ca_file", "timeout_seconds", "own_run",  "logged_models", NULL};
 
 const struct evq_sink_ops evq_sink_mlflow = {
     .kind = "mlflow",

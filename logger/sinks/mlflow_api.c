@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,12 +77,9 @@ enum evq_status evq_mlflow_open(const struct evq_mlflow_config *config,
     return EVQ_OK;
 }
 
-/*
- * Makes one call; body NULL: a GET. The caller calls json_decref() on *ret_document in any case; it
- * is NULL if the reply is not a JSON object. error: the server's error code, or "".
- */
-static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct evq_buffer *body,
-                            json_t **ret_document, char error[64], struct evq_error *err)
+enum evq_status evq_mlflow_call(struct evq_mlflow *mlflow, const char *method, const char *path,
+                                struct evq_buffer *body, json_t **ret_document,
+                                char error[EVQ_MLFLOW_ERROR_BYTES_MAX], struct evq_error *err)
 {
     const char *headers[] = {"Content-Type: application/json", "Expect:", mlflow->authorization,
                              NULL};
@@ -95,16 +93,15 @@ static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct 
         evq_buffer_free(&url);
         return evq_error_set(err, EVQ_E_NOMEM, "%s: a request", mlflow->who);
     }
-    enum evq_status status =
-        evq_http_call(mlflow->http, body != NULL ? "POST" : "GET", evq_buffer_string(&url), headers,
-                      body != NULL ? (const char *)body->data : NULL,
-                      body != NULL ? body->bytes : 0, &reply, err);
+    enum evq_status status = evq_http_call(mlflow->http, method, evq_buffer_string(&url), headers,
+                                           body != NULL ? (const char *)body->data : NULL,
+                                           body != NULL ? body->bytes : 0, &reply, err);
     if (status == EVQ_OK) {
         evq_json_memory_clear();
         *ret_document = json_loadb(reply.body.bytes > 0 ? (const char *)reply.body.data : "",
                                    reply.body.bytes, JSON_REJECT_DUPLICATES, NULL);
         const char *word = json_string_value(json_object_get(*ret_document, "error_code"));
-        (void)snprintf(error, 64, "%s", word != NULL ? word : "");
+        (void)snprintf(error, EVQ_MLFLOW_ERROR_BYTES_MAX, "%s", word != NULL ? word : "");
         status = evq_http_verdict(&reply, mlflow->who, "MLflow", err);
     }
     if (status == EVQ_OK && evq_json_memory_failed()) {
@@ -121,10 +118,9 @@ static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct 
     return status;
 }
 
-/* Copies the text at two keys, one within the other; EVQ_E_RETRY: it is not there. */
-static enum evq_status text_of(const struct evq_mlflow *mlflow, const json_t *document,
-                               const char *outer, const char *inner,
-                               char out[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
+enum evq_status evq_mlflow_text(const struct evq_mlflow *mlflow, const json_t *document,
+                                const char *outer, const char *inner,
+                                char out[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
 {
     const json_t *object = outer != NULL ? json_object_get(document, outer) : document;
     const char *text = json_string_value(json_object_get(object, inner));
@@ -136,28 +132,34 @@ static enum evq_status text_of(const struct evq_mlflow *mlflow, const json_t *do
     return EVQ_OK;
 }
 
-static enum evq_status experiment_get(struct evq_mlflow *mlflow, char error[64],
-                                      struct evq_error *err)
+void evq_mlflow_query(struct evq_buffer *path, const char *text)
 {
     static const char hex[] = "0123456789ABCDEF";
+
+    for (const char *at = text; *at != '\0'; at++) {
+        const unsigned char byte = (unsigned char)*at;
+        const char coded[] = {'%', hex[byte >> 4], hex[byte & 15]};
+        if (isalnum(byte)) {
+            evq_buffer_append(path, at, 1);
+        } else {
+            evq_buffer_append(path, coded, sizeof(coded));
+        }
+    }
+}
+
+static enum evq_status experiment_get(struct evq_mlflow *mlflow,
+                                      char error[EVQ_MLFLOW_ERROR_BYTES_MAX], struct evq_error *err)
+{
     json_t *document = NULL;
     struct evq_buffer path;
 
     evq_buffer_init(&path, 0);
     evq_buffer_text(&path, "experiments/get-by-name?experiment_name=");
-    for (const char *at = mlflow->experiment; *at != '\0'; at++) {
-        const unsigned char byte = (unsigned char)*at;
-        const char coded[] = {'%', hex[byte >> 4], hex[byte & 15]};
-        if (isalnum(byte)) {
-            evq_buffer_append(&path, at, 1);
-        } else {
-            evq_buffer_append(&path, coded, sizeof(coded));
-        }
-    }
+    evq_mlflow_query(&path, mlflow->experiment);
     const char *text = evq_buffer_string(&path);
-    enum evq_status status = text == NULL
-                                 ? evq_error_set(err, EVQ_E_NOMEM, "%s: a request", mlflow->who)
-                                 : call(mlflow, text, NULL, &document, error, err);
+    enum evq_status status =
+        text == NULL ? evq_error_set(err, EVQ_E_NOMEM, "%s: a request", mlflow->who)
+                     : evq_mlflow_call(mlflow, "GET", text, NULL, &document, error, err);
     const json_t *experiment = json_object_get(document, "experiment");
     const char *stage = json_string_value(json_object_get(experiment, "lifecycle_stage"));
     if (status == EVQ_OK && stage != NULL && strcmp(stage, "deleted") == 0) {
@@ -166,8 +168,8 @@ static enum evq_status experiment_get(struct evq_mlflow *mlflow, char error[64],
                                mlflow->who, mlflow->experiment);
     }
     if (status == EVQ_OK) {
-        status =
-            text_of(mlflow, document, "experiment", "experiment_id", mlflow->experiment_id, err);
+        status = evq_mlflow_text(mlflow, document, "experiment", "experiment_id",
+                                 mlflow->experiment_id, err);
     }
     json_decref(document);
     evq_buffer_free(&path);
@@ -176,7 +178,7 @@ static enum evq_status experiment_get(struct evq_mlflow *mlflow, char error[64],
 
 static enum evq_status experiment_find(struct evq_mlflow *mlflow, struct evq_error *err)
 {
-    char error[64];
+    char error[EVQ_MLFLOW_ERROR_BYTES_MAX];
     json_t *document = NULL;
     struct evq_buffer body;
 
@@ -191,9 +193,10 @@ static enum evq_status experiment_find(struct evq_mlflow *mlflow, struct evq_err
     evq_buffer_text(&body, "{\"name\":");
     evq_buffer_json_text(&body, mlflow->experiment);
     evq_buffer_text(&body, "}");
-    status = call(mlflow, "experiments/create", &body, &document, error, err);
+    status = evq_mlflow_call(mlflow, "POST", "experiments/create", &body, &document, error, err);
     if (status == EVQ_OK) {
-        status = text_of(mlflow, document, NULL, "experiment_id", mlflow->experiment_id, err);
+        status =
+            evq_mlflow_text(mlflow, document, NULL, "experiment_id", mlflow->experiment_id, err);
     } else if (strcmp(error, "RESOURCE_ALREADY_EXISTS") == 0) {
         status = experiment_get(mlflow, error, err); // Another client made it in between.
     }
@@ -202,11 +205,20 @@ static enum evq_status experiment_find(struct evq_mlflow *mlflow, struct evq_err
     return status;
 }
 
+void evq_mlflow_pair(struct evq_buffer *body, const char *key, const char *value)
+{
+    evq_buffer_text(body, "{\"key\":");
+    evq_buffer_json_text(body, key);
+    evq_buffer_text(body, ",\"value\":");
+    evq_buffer_json_text(body, value);
+    evq_buffer_text(body, "}");
+}
+
 /* Finds the oldest run with that tag. ret_run "": there is none. */
 static enum evq_status run_search(struct evq_mlflow *mlflow, const char *tag, const char *key,
                                   char ret_run[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
 {
-    char error[64];
+    char error[EVQ_MLFLOW_ERROR_BYTES_MAX];
     json_t *document = NULL;
     struct evq_buffer body;
 
@@ -218,29 +230,22 @@ static enum evq_status run_search(struct evq_mlflow *mlflow, const char *tag, co
                       "\"order_by\":[\"attributes.start_time ASC\",\"attributes.run_id ASC\"]}",
                       mlflow->experiment_id, tag, key);
     ret_run[0] = '\0';
-    enum evq_status status = call(mlflow, "runs/search", &body, &document, error, err);
+    enum evq_status status =
+        evq_mlflow_call(mlflow, "POST", "runs/search", &body, &document, error, err);
     const json_t *run = json_array_get(json_object_get(document, "runs"), 0);
     if (status == EVQ_OK && run != NULL) {
-        status = text_of(mlflow, json_object_get(run, "info"), NULL, "run_id", ret_run, err);
+        status =
+            evq_mlflow_text(mlflow, json_object_get(run, "info"), NULL, "run_id", ret_run, err);
     }
     json_decref(document);
     evq_buffer_free(&body);
     return status;
 }
 
-static void tag_put(struct evq_buffer *body, const char *key, const char *value)
-{
-    evq_buffer_text(body, "{\"key\":");
-    evq_buffer_json_text(body, key);
-    evq_buffer_text(body, ",\"value\":");
-    evq_buffer_json_text(body, value);
-    evq_buffer_text(body, "}");
-}
-
 static enum evq_status run_create(struct evq_mlflow *mlflow, const char *key, const char *name,
                                   char ret_run[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
 {
-    char error[64];
+    char error[EVQ_MLFLOW_ERROR_BYTES_MAX];
     json_t *document = NULL;
     struct evq_buffer body;
 
@@ -249,13 +254,15 @@ static enum evq_status run_create(struct evq_mlflow *mlflow, const char *key, co
                       mlflow->experiment_id, evq_clock_unix_ms());
     evq_buffer_json_text(&body, name);
     evq_buffer_text(&body, ",\"tags\":[");
-    tag_put(&body, TAG_RUN, key);
+    evq_mlflow_pair(&body, TAG_RUN, key);
     evq_buffer_text(&body, ",");
-    tag_put(&body, "mlflow.source.name", "evalq");
+    evq_mlflow_pair(&body, "mlflow.source.name", "evalq");
     evq_buffer_text(&body, "]}");
-    enum evq_status status = call(mlflow, "runs/create", &body, &document, error, err);
+    enum evq_status status =
+        evq_mlflow_call(mlflow, "POST", "runs/create", &body, &document, error, err);
     if (status == EVQ_OK) {
-        status = text_of(mlflow, json_object_get(document, "run"), "info", "run_id", ret_run, err);
+        status = evq_mlflow_text(mlflow, json_object_get(document, "run"), "info", "run_id",
+                                 ret_run, err);
     }
     json_decref(document);
     evq_buffer_free(&body);
@@ -267,20 +274,21 @@ static enum evq_status run_create(struct evq_mlflow *mlflow, const char *key, co
 static enum evq_status run_choose(struct evq_mlflow *mlflow, const char *run, const char *key,
                                   struct evq_error *err)
 {
-    char error[64];
+    char error[EVQ_MLFLOW_ERROR_BYTES_MAX];
     json_t *document = NULL;
     struct evq_buffer body;
 
     evq_buffer_init(&body, 0);
     evq_buffer_printf(&body, "{\"run_id\":\"%s\",\"key\":\"" TAG_RESULTS "\",\"value\":\"%s\"}",
                       run, key);
-    enum evq_status status = call(mlflow, "runs/set-tag", &body, &document, error, err);
+    enum evq_status status =
+        evq_mlflow_call(mlflow, "POST", "runs/set-tag", &body, &document, error, err);
     json_decref(document);
     document = NULL;
     if (status == EVQ_OK) {
         evq_buffer_clear(&body);
         evq_buffer_printf(&body, "{\"run_id\":\"%s\",\"status\":\"FINISHED\"}", run);
-        status = call(mlflow, "runs/update", &body, &document, error, err);
+        status = evq_mlflow_call(mlflow, "POST", "runs/update", &body, &document, error, err);
     }
     json_decref(document);
     evq_buffer_free(&body);
@@ -323,7 +331,7 @@ enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const
 enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const char *metrics,
                                size_t bytes, struct evq_error *err)
 {
-    char error[64];
+    char error[EVQ_MLFLOW_ERROR_BYTES_MAX];
     json_t *document = NULL;
     struct evq_buffer body;
 
@@ -333,7 +341,8 @@ enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const
     evq_buffer_text(&body, ",\"metrics\":[");
     evq_buffer_append(&body, metrics, bytes);
     evq_buffer_text(&body, "]}");
-    enum evq_status status = call(mlflow, "runs/log-batch", &body, &document, error, err);
+    enum evq_status status =
+        evq_mlflow_call(mlflow, "POST", "runs/log-batch", &body, &document, error, err);
     if (status == EVQ_E_RETRY && strcmp(error, "RESOURCE_DOES_NOT_EXIST") == 0) {
         status = EVQ_E_INVALID; // A run that is not there does not come back.
         if (err != NULL) {
@@ -424,7 +433,7 @@ bool evq_mlflow_alike(const char *a, const char *b)
 }
 
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
-                       int64_t timestamp_ms, int64_t step)
+                       int64_t timestamp_ms, int64_t step, const char *model)
 {
     char allowed[EVQ_MLFLOW_KEY_BYTES_MAX + 1];
 
@@ -433,5 +442,10 @@ void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, doub
     evq_buffer_json_text(out, allowed);
     evq_buffer_text(out, ",\"value\":");
     evq_buffer_json_double(out, value);
-    evq_buffer_printf(out, ",\"timestamp\":%" PRId64 ",\"step\":%" PRId64 "}", timestamp_ms, step);
+    evq_buffer_printf(out, ",\"timestamp\":%" PRId64 ",\"step\":%" PRId64, timestamp_ms, step);
+    if (model[0] != '\0' && isfinite(value)) { // MLflow would store a model's NaN as 0.
+        evq_buffer_text(out, ",\"model_id\":");
+        evq_buffer_json_text(out, model);
+    }
+    evq_buffer_text(out, "}");
 }

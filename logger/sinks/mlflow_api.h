@@ -3,6 +3,7 @@
 #ifndef EVQ_LOGGER_SINKS_MLFLOW_API_H
 #define EVQ_LOGGER_SINKS_MLFLOW_API_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 #define EVQ_MLFLOW_METRICS_MAX     1000         // Of one call,
 #define EVQ_MLFLOW_BATCH_BYTES_MAX (900u << 10) // with all their text: the server's limit is 1 MB.
 #define EVQ_MLFLOW_KEY_BYTES_MAX   250
+#define EVQ_MLFLOW_ERROR_BYTES_MAX 64
 
 struct evq_mlflow;
 
@@ -49,8 +51,31 @@ bool evq_mlflow_alike(const char *a, const char *b) EVQ_CHECK_RESULT;
 
 /* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore.
  * Letters of common scripts stay. If another letter is lost, or if another metric of the result
- * would get the same key (alone is false), the key ends in a hash of its name. */
+ * would get the same key (alone is false), the key ends in a hash of its name. model: id of the
+ * logged model that the metric is of, or "". A number that is not finite is only the run's. */
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
-                       int64_t timestamp_ms, int64_t step);
+                       int64_t timestamp_ms, int64_t step, const char *model);
+
+/*
+ * Makes one call; body NULL: none. The caller calls json_decref() on *ret_document in any case; it
+ * is NULL if the reply is not a JSON object. error: the server's error code, or "".
+ */
+enum evq_status evq_mlflow_call(struct evq_mlflow *mlflow, const char *method, const char *path,
+                                struct evq_buffer *body, json_t **ret_document,
+                                char error[EVQ_MLFLOW_ERROR_BYTES_MAX],
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Copies the text at two keys, one within the other (outer NULL: at one). EVQ_E_RETRY: it is not
+ * there. */
+enum evq_status evq_mlflow_text(const struct evq_mlflow *mlflow, const json_t *document,
+                                const char *outer, const char *inner,
+                                char out[EVQ_MLFLOW_ID_BYTES_MAX],
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Appends a value of a call's query, encoded. */
+void evq_mlflow_query(struct evq_buffer *path, const char *text);
+
+/* Appends {"key": key, "value": value}, as a tag or a parameter is. */
+void evq_mlflow_pair(struct evq_buffer *body, const char *key, const char *value);
 
 #endif

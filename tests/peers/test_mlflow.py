@@ -43,7 +43,7 @@ class Server:
             start_new_session=True,
         )
         log.close()
-        until(self.answers, "the MLflow server answers", 120)
+        until(self.answers, "the MLflow server answers")
 
     def answers(self) -> bool:
         try:
@@ -167,6 +167,72 @@ class MlflowTest(unittest.TestCase):
         second = [run for run in self.runs() if run != first]
         self.assertEqual(len(second), 1)
         self.assertEqual(len(self.history(second[0], "eval/digits/accuracy")), 10)
+
+    def test_each_checkpoint_is_one_logged_model_with_its_metrics_despite_kills(self) -> None:
+        """Each model is linked with the run once, and has the numbers that the run has at its step."""
+        import mlflow
+
+        number, count = seed(), 60
+        self.write("uri: '%s', timeout_seconds: 20, logged_models: true" % self.server.url)
+        publisher = Publisher(self.scene, "digits", count, number)
+        logger = self.logger()
+        publish_and_kill(publisher, logger, count, 12, 1.5, number)
+        publisher.close()
+        all_taken(self.scene)
+        logger.stop()
+        client = mlflow.MlflowClient(self.server.url)
+        run = next(run for run in self.runs() if self.history(run, "eval/digits/accuracy"))
+        self.assert_complete(run, publisher)
+        experiment = client.get_experiment_by_name(self.experiment).experiment_id
+        models = list(client.search_logged_models([experiment], max_results=1000))
+        self.assertEqual(sorted(int(model.params["step"]) for model in models), sorted(publisher.values))
+        outputs = [(output.model_id, output.step) for output in client.get_run(run).outputs.model_outputs]
+        self.assertEqual(sorted(outputs), sorted((model.model_id, int(model.params["step"])) for model in models))
+        for model in models:
+            step = int(model.params["step"])
+            self.assertEqual((model.name, str(model.status), model.source_run_id), (f"digits-{step}", "READY", run))
+            self.assertEqual(model.tags["evalq.checkpoint"], f"main/digits/{step}/regular")
+            found = {(metric.key, metric.step, metric.value, metric.run_id) for metric in model.metrics}
+            self.assertEqual(len(model.metrics), len(found), f"a metric of {model.name} is there twice")
+            names = zip(("eval/digits/accuracy", "eval/digits/loss_none"), publisher.values[step])
+            self.assertEqual(found, {(key, step, value, run) for key, value in names if math.isfinite(value)})
+        best = client.search_logged_models(
+            [experiment], order_by=[{"field_name": "metrics.eval/digits/accuracy", "ascending": False}], max_results=1
+        )
+        want = max(publisher.values, key=lambda step: publisher.values[step][0])
+        self.assertEqual(best[0].params["step"], str(want))
+
+    def test_logged_models_are_in_the_experiment_of_the_training(self) -> None:
+        import mlflow
+
+        self.write("uri: '%s', logged_models: true" % self.server.url)
+        client = mlflow.MlflowClient(self.server.url)
+        run = client.create_run(client.create_experiment("training of " + self.experiment))
+        publisher = Publisher(self.scene, "digits", 3, seed(), mlflow_run_id=run.info.run_id)
+        logger = self.logger()
+        publisher.publish(3)
+        publisher.close()
+        all_taken(self.scene)
+        logger.stop()
+        models = client.search_logged_models([run.info.experiment_id])
+        self.assertEqual(sorted(model.name for model in models), [f"digits-{step}" for step in sorted(publisher.values)])
+
+    def test_results_of_a_deleted_run_cost_no_other_when_there_are_logged_models(self) -> None:
+        import mlflow
+
+        self.write("uri: '%s', logged_models: true" % self.server.url)
+        client = mlflow.MlflowClient(self.server.url)
+        gone = client.create_run("0").info.run_id
+        client.delete_run(gone)
+        logger = self.logger()
+        for name, trackers in (("a", {"mlflow_run_id": gone}), ("b", {})):
+            publisher = Publisher(self.scene, name, 5, seed(), **trackers)
+            publisher.publish(5)
+            publisher.close()
+        all_taken(self.scene)
+        logger.stop()
+        (run,) = self.runs()
+        self.assertEqual(len(self.history(run, "eval/digits/accuracy")), 5)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ struct scene {
     const char *made;     // The one that was created; NULL: none.
     bool experiment_away; // It is not there yet.
     const char *poison;   // Calls that hold this text are refused.
+    const char *models;   // What a search for logged models finds; NULL: it has no such call.
+    const char *outputs;  // The ids of the run's models, as JSON objects.
     struct evq_pair options[3];
     struct evq_config configuration;
     struct evq_sink_config config;
@@ -43,6 +45,24 @@ static void answer_search(const struct scene *scene, const char *body,
     (void)snprintf(ret->body, sizeof ret->body,
                    run != NULL ? "{\"runs\":[{\"info\":{\"run_id\":\"%s\"}}]}" : "{}%s",
                    run != NULL ? run : "");
+}
+
+/* Answers the calls for logged models. The one that it makes is m1. */
+static void answer_models(const struct scene *scene, const char *head,
+                          struct fixture_receiver_answer *ret)
+{
+    if (strstr(head, "runs/get?") != NULL) {
+        (void)snprintf(ret->body, sizeof ret->body,
+                       "{\"run\":{\"info\":{\"experiment_id\":\"9\"},\"outputs\":"
+                       "{\"model_outputs\":[%s]}}}",
+                       scene->outputs != NULL ? scene->outputs : "");
+    } else if (strstr(head, "logged-models/search") != NULL && scene->models == NULL) {
+        ret->status = "404 Not Found";
+    } else if (strstr(head, "logged-models/search") != NULL) {
+        (void)snprintf(ret->body, sizeof ret->body, "{\"models\":[%s]}", scene->models);
+    } else if (strstr(head, "logged-models ") != NULL) {
+        (void)snprintf(ret->body, sizeof ret->body, "{\"model\":{\"info\":{\"model_id\":\"m1\"}}}");
+    }
 }
 
 static void answer(void *context, size_t number, const struct fixture_receiver_request *request,
@@ -71,6 +91,8 @@ static void answer(void *context, size_t number, const struct fixture_receiver_r
         ret->status = "400 Bad Request";
         (void)snprintf(ret->body, sizeof ret->body,
                        "{\"error_code\":\"INVALID_PARAMETER_VALUE\",\"message\":\"no such key\"}");
+    } else {
+        answer_models(scene, head, ret);
     }
 }
 
@@ -167,7 +189,8 @@ static const char *calls(const struct scene *scene)
     for (size_t i = 0; i < atomic_load(&scene->server->count); i++) {
         const char *path = strstr(scene->server->requests[i].head, "/api/2.0/mlflow/");
         assert_non_null(path);
-        path = strchr(path + strlen("/api/2.0/mlflow/"), '/') + 1;
+        path += strlen("/api/2.0/mlflow/");
+        path = strncmp(path, "logged-models", 13) == 0 ? path : strchr(path, '/') + 1;
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%.*s", i > 0 ? " " : "",
                                  (int)strcspn(path, " ?"), path);
     }
@@ -269,7 +292,7 @@ static void sink_mlflow_tells_names_apart_that_are_too_long(void **state)
     for (size_t i = 0; i < 2; i++) {
         evq_buffer_init(&out[i], 0);
         key[sizeof key - 2] = i == 0 ? 'a' : 'b';
-        evq_mlflow_metric(&out[i], key, true, 0.5, 1, 1);
+        evq_mlflow_metric(&out[i], key, true, 0.5, 1, 1, "");
         const char *text = evq_buffer_string(&out[i]);
         assert_non_null(text);
         assert_int_equal(strcspn(text + strlen("{\"key\":\""), "\""), EVQ_MLFLOW_KEY_BYTES_MAX);
@@ -362,6 +385,83 @@ static void sink_mlflow_logs_into_the_run_that_the_training_gave(void **state)
     assert_non_null(strstr(last(scene)->body, "\"run_id\":\"new\""));
 }
 
+static void models_open(struct scene *scene)
+{
+    scene->tagged = "a";
+    scene->options[2] = (struct evq_pair){"logged_models", "true"};
+    scene->config.option_count = 3;
+    scene_open(scene);
+}
+
+static void sink_mlflow_makes_one_model_of_each_checkpoint(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->models = "";
+    models_open(scene);
+    give(scene, "dig.its", 400, "acc", 2, NULL);
+    give(scene, "dig.its", 400, "loss", 1, NULL); // Another task of the same checkpoint.
+    flush(scene);
+    assert_string_equal(calls(scene), "get-by-name search get logged-models/search logged-models "
+                                      "outputs logged-models/m1 log-batch");
+    const struct fixture_receiver_request *requests = scene->server->requests;
+    assert_non_null(strstr(requests[2].head, "run_id=a"));
+    assert_non_null(strstr(requests[3].body, "\"experiment_ids\":[\"9\"]"));
+    assert_non_null(strstr(requests[3].body, "'main/dig.its/400/regular'"));
+    assert_non_null(strstr(requests[4].body, "\"experiment_id\":\"9\",\"source_run_id\":\"a\","
+                                             "\"name\":\"dig_its-400\""));
+    assert_non_null(strstr(requests[4].body, "\"value\":\"main/dig.its/400/regular\""));
+    assert_string_equal(requests[5].body,
+                        "{\"run_id\":\"a\",\"models\":[{\"model_id\":\"m1\",\"step\":400}]}");
+    assert_int_equal(strncmp(requests[6].head, "PATCH ", 6), 0);
+    // A model has no NaN: the server would store it as 0.
+    assert_non_null(strstr(last(scene)->body,
+                           "acc1\",\"value\":\"NaN\",\"timestamp\":1700000000123,"
+                           "\"step\":400}"));
+    assert_non_null(strstr(last(scene)->body, "\"step\":400,\"model_id\":\"m1\"}]}"));
+}
+
+static void sink_mlflow_finds_the_model_that_a_killed_logger_made(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->models = "{\"info\":{\"model_id\":\"m7\",\"status\":\"LOGGED_MODEL_PENDING\"}}";
+    models_open(scene);
+    give(scene, "digits", 400, "acc", 1, NULL);
+    flush(scene); // It was made, and not yet linked.
+    assert_string_equal(calls(scene), "get-by-name search get logged-models/search outputs "
+                                      "logged-models/m7 log-batch");
+    evq_sink_mlflow.close(scene->sink);
+    scene->outputs = "{\"model_id\":\"m6\"},{\"model_id\":\"m7\"}";
+    scene->models = "{\"info\":{\"model_id\":\"m7\",\"status\":\"LOGGED_MODEL_READY\"}}";
+    scene_open(scene);
+    give(scene, "digits", 400, "acc", 1, NULL);
+    flush(scene); // It is complete.
+    assert_string_equal(calls(scene), "get-by-name search get logged-models/search outputs "
+                                      "logged-models/m7 log-batch get-by-name search get "
+                                      "logged-models/search log-batch");
+    assert_non_null(strstr(last(scene)->body, "\"model_id\":\"m7\""));
+}
+
+static void sink_mlflow_says_that_a_server_has_no_logged_models(void **state)
+{
+    struct scene *scene = *state;
+    const struct evq_metric metric = {.name = "acc", .value = 0.5};
+    struct evq_error err;
+    struct evq_result *result = evq_result_new();
+
+    assert_non_null(result);
+    result->job = "digits/1/regular/quick";
+    result->run = "digits";
+    result->step = 1;
+    result->metrics = &metric;
+    result->metric_count = 1;
+    models_open(scene);
+    assert_status(evq_sink_mlflow.write(scene->sink, result, &err), EVQ_E_RETRY);
+    assert_holds(err.message, "logged_models needs MLflow 3");
+    evq_result_free(result);
+}
+
 static void sink_mlflow_says_what_is_wrong_with_its_options(void **state)
 {
     struct scene *scene = *state;
@@ -390,6 +490,9 @@ int main(void)
         TEST(sink_mlflow_stays_within_the_limits_of_a_call),
         TEST(sink_mlflow_lets_one_refused_result_cost_no_other),
         TEST(sink_mlflow_logs_into_the_run_that_the_training_gave),
+        TEST(sink_mlflow_makes_one_model_of_each_checkpoint),
+        TEST(sink_mlflow_finds_the_model_that_a_killed_logger_made),
+        TEST(sink_mlflow_says_that_a_server_has_no_logged_models),
         TEST(sink_mlflow_says_what_is_wrong_with_its_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
