@@ -8,6 +8,7 @@ from typing import Any, List
 
 import peers  # noqa: F401  It says where scene is.
 from browser import Page, chromium
+from scene import PACKAGE
 from test_page import LIVE, Queue, evalq
 
 CONFIG = """
@@ -38,6 +39,19 @@ with open(os.path.join(folder, "samples.jsonl"), "w") as file:
         item = {"id": "square <b>%d</b>" % i, "scores": {"acc": right, "chars": len(said)}}
         file.write(json.dumps({**item, "target": "The square is %d." % (i * i), "output": said}) + "\n")
 json.dump({"acc": known / 240, "n": 240}, open(os.environ["EVALQ_RESULT"], "w"))
+"""
+# 160 steps, more than a chart marks. Of 30 questions, the first steps have 2 right and the others 30.
+STEPS = 160
+LONG = f"""
+import evalq
+
+def evaluate(checkpoint, task, report):
+    known = 2 if checkpoint.step <= {STEPS // 2} else 30
+    for i in range(30):
+        report.samples.append({{"id": str(i), "scores": {{"acc": i < known}}}})
+    return {{"acc": known / 30, "n": 30}}
+
+evalq.serve(evaluate)
 """
 # A metric with standard errors and no samples.
 ERRORS = """
@@ -203,6 +217,35 @@ class SamplesPageTest(unittest.TestCase):
             self.assertLessEqual(page.ask("document.documentElement.scrollWidth"), 390)
         others = f"performance.getEntriesByType('resource').filter((one) => !one.name.startsWith('{self.queue.url}')).length"
         self.assertEqual(page.ask(others), 0)
+
+
+@unittest.skipUnless(chromium(), "NOT RUN: no Chromium (apt: chromium)")
+class LongCurvePageTest(unittest.TestCase):
+    def test_of_a_long_curve_what_differs_is_marked_and_zooming_marks_all(self) -> None:
+        queue = Queue(evaluate=LONG, config=CONFIG.replace("kind: command", "kind: persistent, env_pass: [PYTHONPATH]"))
+        self.addCleanup(queue.scene.close)
+        queue.scene.variables["PYTHONPATH"] = PACKAGE
+        queue.scene.start_worker()
+        with queue.scene.client() as client:
+            for step in range(1, STEPS + 1):
+                client.submit(queue.scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quiz")
+        evalq(queue.scene, "wait", "digits", "--timeout", "120")
+        page = Page(queue.url + "#/run/digits")
+        self.addCleanup(page.close)
+        chart = "document.querySelector('#charts article')"
+        marks = f"[...{chart}.querySelectorAll('.plot .point')].map((mark) => mark.getBBox())"
+        page.wait(f"{chart}?.querySelectorAll('.plot .differs').length > 0", "the marks are drawn", 60)
+        boxes = page.ask(f"{marks}.map(({{x, y, width}}) => [x, y, width])")
+        self.assertEqual(len(boxes), page.ask(f"{chart}.querySelectorAll('.plot .differs').length"))
+        self.assertGreater(len(boxes), 15)  # Half of the chart is full of them.
+        for (x, y, width), (after, height, _) in zip(boxes, boxes[1:]):
+            self.assertGreaterEqual(after, x + width)
+            self.assertAlmostEqual(height, y, 1)  # None is on the upper half of the curve.
+        page.ask(f"{chart}.querySelector('svg[role=img]').focus()")
+        page.call("Input.dispatchKeyEvent", type="keyDown", text="+", key="+")
+        page.wait(f"{marks}.length > {STEPS // 4}", "all points in view are marked")
+        self.assertGreater(page.ask(f"{chart}.querySelectorAll('.plot .differs').length"), 0)
+        self.assertLess(page.ask(f"{chart}.querySelectorAll('.plot .point').length"), STEPS)
 
 
 @unittest.skipUnless(chromium(), "NOT RUN: no Chromium (apt: chromium)")

@@ -6,7 +6,8 @@ import { AXES, logTicks, range, scale, short, ticks } from "/page/scale.js";
 
 const WIDTH = 420, HEIGHT = 210, LEFT = 48, RIGHT = 10, TOP = 8, BOTTOM = 26;
 const PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM;
-const POINTS_MARKED = 150; // More points of a curve are a line without marks.
+const POINTS_MARKED = 150; // Of more points in view, only those that differ from the best are marked,
+const MARK_SPACE = 7; // and of those only one within so many units, so that marks do not overlap.
 const NEAR = 30, DRAG = 6; // Units of the chart.
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -173,13 +174,24 @@ export class Chart {
         const values = smoothed(points.map(({ point }) => point.value), this.view.smooth);
         element("path", { d: line(points.map(({ at }, k) => [this.x(at), this.y(values[k])])), class: "curve smooth", stroke: curve.colour, ...dashes[i] }, this.plot);
       }
-      for (const { at, point } of points.length > POINTS_MARKED ? [] : points) {
+      for (const { at, point } of this.marked(points)) {
         const shape = { d: markPath(curve.mark, this.x(at), this.y(point.value), point.differs ? 3.4 : 2.8), class: raw ? "point raw" : "point" };
         if (point.differs) element("path", { ...shape, stroke: curve.colour, class: `${shape.class} differs` }, this.plot);
         else element("path", { ...shape, fill: curve.colour }, this.plot);
       }
       const place = best && points.find(({ point }) => point === best);
       if (place) element("path", { d: markPath(0, this.x(place.at), this.y(best.value), 6.5), stroke: curve.colour, class: "best" }, this.plot);
+    });
+  }
+
+  /** The points of a curve that get a mark. */
+  marked(points) {
+    const inView = points.filter(({ at }) => at >= this.domain[0] && at <= this.domain[1]);
+    let last = -Infinity;
+    return inView.length <= POINTS_MARKED ? inView : inView.filter(({ at, point }) => {
+      const isFree = point.differs && this.x(at) - last >= MARK_SPACE;
+      if (isFree) last = this.x(at);
+      return isFree;
     });
   }
 
