@@ -4,8 +4,9 @@ stopping."""
 from __future__ import annotations
 
 import os
+import sys
 import unittest
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional
 
 from pace import go_on
 from peers import BIN, STEPS, StackTest, needs, until, words
@@ -73,20 +74,32 @@ class SignificantTest(StackTest):
         self.assertEqual(os.path.basename(outcome["best_model_checkpoint"]), f"checkpoint-{step}")
         return outcome
 
-    def test_training_stops_when_nothing_gets_significantly_better(self) -> None:
+    def train_until_it_stops(self, launcher: Optional[List[str]] = None) -> Any:
         evalq = {"suites": "kept", "significant": True}
         settings = words(evalq=evalq, **SETTINGS, max_steps=100, early=3, pace=0.1, hold=48)
-        training = self.stack.start(PROGRAM, *settings, **self.path())
+        training = self.stack.start(PROGRAM, *settings, launcher=launcher, **self.path())
         # Of nine evaluations, at most one has no result yet.
         until(lambda: len(self.stack.evaluations()) == 9, "steps 5 to 45 are evaluated")
         go_on(self.stack.out)
         training.wait()
+        return training
+
+    def test_training_stops_when_nothing_gets_significantly_better(self) -> None:
+        training = self.train_until_it_stops()
         outcome = self.best_is(20)
         self.assertEqual(outcome["best_metric"], 0.504)
         self.assertLess(outcome["global_step"], 100)
         logged = [entry["step"] for entry in outcome["log_history"] if "eval_accuracy" in entry]
         self.assertEqual(logged[:9], list(range(5, 50, 5)))
         self.assertNotIn("significant", "".join(training.warnings()))
+
+    def test_all_ranks_take_the_decision_of_the_paired_test(self) -> None:
+        self.train_until_it_stops([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+        first, second = self.best_is(20), self.stack.outcome("outcome-1.json")
+        self.assertEqual((first["rank"], second["rank"]), (0, 1))
+        self.assertLess(first["global_step"], 100)
+        for name in ("global_step", "best_global_step", "best_metric", "best_model_checkpoint", "digest"):
+            self.assertEqual(first[name], second[name], name)
 
     def test_without_the_option_any_better_number_wins(self) -> None:
         self.train("kept", False, max_steps=45, early=3)
