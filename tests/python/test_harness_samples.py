@@ -56,6 +56,15 @@ class LmEvalTest(unittest.TestCase):
         self.assertEqual((items[1]["output"], items[1]["target"]), ("5", "4"))
         self.assertEqual(of_lm_eval({"gsm8k": [lm_eval_line(0, target=0)]})[0]["target"], "0")
 
+    def test_field_of_the_doc_names_the_cluster(self) -> None:
+        docs = [{"passage": "a"}, {"passage": "a"}, {"passage": 7}]
+        lines = [lm_eval_line(i, doc=doc) for i, doc in enumerate(docs)]
+        items = of_lm_eval({"boolq": lines}, "passage")
+        self.assertEqual([item["cluster"] for item in items], ["a", "a", "7"])
+        self.assertNotIn("cluster", of_lm_eval({"boolq": lines})[0])
+        with self.assertRaisesRegex(ValueError, "doc 0 has no field 'page', which the task's cluster"):
+            of_lm_eval({"boolq": lines}, "page")
+
     def test_choice_is_shown_as_its_text(self) -> None:
         asked = [("The sky is", " red"), ("The sky is", " blue")]
         told = [(-4.5, False), (-1.25, True)]

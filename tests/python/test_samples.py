@@ -79,7 +79,8 @@ for task, count in (("arc", 3), ("arc_easy", 4)):
     with open(folder + f"/samples_{task}_2026-11-25T10-00-00.123456.jsonl", "w") as file:
         for filter in ("none", "strict"):
             for i in range(count):
-                line = {"doc_id": i, "doc": {"question": "?"}, "target": "A", "arguments": {}}
+                doc = {"question": "?", "passage": i // 2}
+                line = {"doc_id": i, "doc": doc, "target": "A", "arguments": {}}
                 line.update(resps=[["B"]], filtered_resps=["B"], filter=filter)
                 line.update(metrics=["acc", "pair"], acc=float(i % 2), pair=[1, 2])
                 line.update(doc_hash="d" * 64, prompt_hash="%064x" % i, target_hash="t" * 64)
@@ -150,6 +151,8 @@ suites:
   served: {evaluator: served, samples: true}
   choices: {evaluator: choices, samples: true, tasks: [{name: sky}]}
   lmms: {evaluator: lmms, samples: true, tasks: [{name: pets}]}
+  groups: {evaluator: harness, samples: true, tasks: [{name: arc_easy, cluster: passage}]}
+  no-groups: {evaluator: lmms, samples: true, tasks: [{name: pets, cluster: passage}]}
   harness: {evaluator: harness, samples: true, tasks: [{name: arc}, {name: easy, source: arc_easy}]}
 """,
 ).replace("  quick:\n", "  quick:\n    samples: true\n")
@@ -264,6 +267,15 @@ class SamplesTest(SceneTest):
         self.assertEqual(items[1]["scores"], {"acc,none": 1})
         self.assertEqual((items[1]["output"], items[1]["target"]), ("B", "A"))
         self.assertEqual(len(self.kept("harness/1/regular/harness", "easy")[1]), 4)
+
+    def test_field_of_the_harness_names_the_cluster(self) -> None:
+        self.submit("groups", 1, "groups")
+        _, items = self.kept("groups/1/regular/groups", "arc_easy")
+        self.assertEqual([item["cluster"] for item in items], ["0", "0", "1", "1"])
+        result = self.submit("no-groups", 1, "no-groups")
+        self.assertIn("samples were not kept: the doc of item '0-", result["note"])
+        self.assertIn("has no field 'passage', which the task's cluster names", result["note"])
+        self.assertEqual(result["metrics"]["exact_match,none"], 0.5)
 
     def test_choice_of_the_harness_is_shown_as_its_text(self) -> None:
         self.submit("choices", 1, "choices")

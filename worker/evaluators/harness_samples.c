@@ -19,8 +19,9 @@
 struct harness {
     struct evq_sample_store *store;
     const struct evq_result *result;
-    char filter[64]; // Of lm-eval: the first line's.
-    json_t *seen;    // Of lmms-eval: the ids so far.
+    const char *cluster; // See evq_harness_samples_add().
+    char filter[64];     // Of lm-eval: the first line's.
+    json_t *seen;        // Of lmms-eval: the ids so far.
 };
 
 struct item { // A sample and what it owns.
@@ -29,6 +30,7 @@ struct item { // A sample and what it owns.
     char names[EVQ_SAMPLE_SCORES_MAX][NAME_BYTES];
     char *output;
     char *target;
+    char *cluster;
 };
 
 /* Recognises samples_TASK_TIME.jsonl, where TIME begins with a year. context: the task's name. */
@@ -120,6 +122,26 @@ static void add_score(struct item *item, const char *metric, const char *filter,
         (struct evq_sample_score){.name = name, .value = number};
 }
 
+/* Takes the cluster from the doc. False: the doc does not name one. */
+static bool add_cluster(struct harness *harness, const json_t *line, struct item *item)
+{
+    const json_t *value = json_object_get(json_object_get(line, "doc"), harness->cluster);
+    struct evq_error fault;
+
+    if (harness->cluster[0] == '\0') {
+        return true;
+    }
+    item->sample.cluster = json_is_null(value) ? NULL : text_of(value, &item->cluster);
+    if (item->sample.cluster == NULL) {
+        (void)evq_error_set(
+            &fault, EVQ_E_INVALID,
+            "the doc of item '%s' has no field '%.64s', which the task's cluster names", item->id,
+            harness->cluster);
+        evq_sample_store_fault(harness->store, &fault);
+    }
+    return item->sample.cluster != NULL;
+}
+
 static void add_item(struct harness *harness, const json_t *line, struct item *item)
 {
     const json_t *answers = json_object_get(line, "filtered_resps");
@@ -131,7 +153,7 @@ static void add_item(struct harness *harness, const json_t *line, struct item *i
         chosen != NULL && number != NULL && strspn(number, "0123456789") == strlen(number);
     const char *right = is_index ? choice_of(line, strtoul(number, NULL, 10), "arg_1") : NULL;
 
-    if (item->sample.score_count > 0) {
+    if (item->sample.score_count > 0 && add_cluster(harness, line, item)) {
         item->sample.id = item->id;
         item->sample.output = chosen != NULL ? chosen : text_of(answer, &item->output);
         item->sample.target = right != NULL ? right : text_of(target, &item->target);
@@ -139,6 +161,7 @@ static void add_item(struct harness *harness, const json_t *line, struct item *i
     }
     free(item->output);
     free(item->target);
+    free(item->cluster);
 }
 
 static void line_fault(struct harness *harness, const char *fields)
@@ -243,10 +266,11 @@ static void add_lmms_eval(struct harness *harness, const json_t *line)
 }
 
 void evq_harness_samples_add(struct evq_sample_store *store, const char *results, const char *task,
-                             const char *form, const struct evq_result *result)
+                             const char *form, const char *cluster, const struct evq_result *result)
 {
     const bool lmms = strcmp(form, "lmms-eval") == 0;
-    struct harness harness = {.store = store, .result = result, .seen = json_object()};
+    struct harness harness = {
+        .store = store, .result = result, .cluster = cluster, .seen = json_object()};
     struct evq_samples_reader *reader = NULL;
     struct evq_error fault;
     const json_t *line = NULL;

@@ -22,9 +22,11 @@ void evq_program_samples_keep(const struct evq_eval_request *request, const char
         const char *source =
             task != NULL ? evq_pair_get(task->options, task->option_count, "source", result->task)
                          : result->task;
+        const char *cluster =
+            task != NULL ? evq_pair_get(task->options, task->option_count, "cluster", "") : "";
         (void)snprintf(path, sizeof path, "%s/results", request->scratch);
         evq_harness_samples_add(store, path, strcmp(source, "*") == 0 ? result->task : source, form,
-                                result);
+                                cluster, result);
     } else {
         const bool several = request->suite->task_count > 1;
         (void)snprintf(path, sizeof path, "%s/samples%s%s.jsonl", request->scratch,

@@ -35,9 +35,12 @@ def kept(make: Callable[[], Iterable[Mapping[str, Any]]]) -> Tuple[List[Mapping[
         return [], f"samples were not kept: {type(error).__name__}: {error}"
 
 
-def of_lm_eval(logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> List[Sample]:
+def of_lm_eval(
+    logged: Mapping[str, Sequence[Mapping[str, Any]]], cluster: str = ""
+) -> List[Sample]:
     """logged: results["samples"], by task; those of a group are by its parts. A task with several
-    filters has its items once for each; the first filter counts."""
+    filters has its items once for each; the first filter counts. cluster: "", or the field of a doc
+    that names the item's cluster."""
     items = []
     for task, lines in logged.items():
         for line in lines:
@@ -55,13 +58,14 @@ def of_lm_eval(logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> List[Sample
                     "scores": scores,
                     "output": _chosen(line["filtered_resps"], choices),
                     "target": _choice(line["target"], choices),
+                    **_cluster(line, cluster),
                 }
             )
     return _with_common_scores(items)
 
 
 def of_lmms_eval(
-    logged: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Iterable[str]
+    logged: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Iterable[str], cluster: str = ""
 ) -> List[Sample]:
     """logged: as for lm-eval. metrics: the names in the result, such as "exact_match,none": a line
     has the name without its filter. A score may be an object with a number `score`."""
@@ -89,6 +93,7 @@ def of_lmms_eval(
                     "scores": scores,
                     "output": text(_single(line["filtered_resps"])),
                     "target": text(line["target"]),
+                    **_cluster(line, cluster),
                 }
             )
     return _with_common_scores(items)
@@ -189,6 +194,17 @@ def text(value: Any) -> Optional[str]:
         return None
     is_text = isinstance(value, str)
     return str(value) if is_text else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _cluster(line: Mapping[str, Any], field: str) -> Dict[str, Optional[str]]:
+    """The cluster of a sample, which is the value of this field of its doc; "": it has none."""
+    if not field:
+        return {}
+    if line["doc"].get(field) is None:
+        raise ValueError(
+            f"doc {line['doc_id']} has no field '{field}', which the task's cluster names"
+        )
+    return {"cluster": text(line["doc"][field])}
 
 
 def _single(values: Any) -> Any:

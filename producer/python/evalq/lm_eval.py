@@ -95,7 +95,9 @@ class Harness:
             gen_kwargs=options.gen_kwargs,
         )
         if report.keeps_samples:
-            report.samples, report.note = kept(lambda: of_lm_eval(results["samples"]))
+            report.samples, report.note = kept(
+                lambda: of_lm_eval(results["samples"], task.options.get("cluster", ""))
+            )
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:

@@ -243,6 +243,7 @@ class Evaluator:
             progress=progress,
             samples=_samples(runner.harness, checkpoint, task),
             keeps=report.keeps_samples,
+            cluster=task.options.get("cluster", ""),
         )
         watch = Watch(self._server, progress, report, float(self._settings.hang_seconds))
         try:

@@ -69,7 +69,7 @@ class Runner(Base):
         )
         if target.samples is not None:
             write_samples(results.get("samples") or {}, target.samples)
-        target.keep(lambda: of_lm_eval(results["samples"]))
+        target.keep(lambda: of_lm_eval(results["samples"], target.cluster))
         return metrics_of(results, task)
 
     def _aim(self, target: Target, task: str) -> Any:

@@ -90,7 +90,7 @@ class Runner(Base):
         if target.samples is not None:
             write_samples(results.get("samples") or {}, target.samples)
         metrics = metrics_of(results, task)
-        target.keep(lambda: of_lmms_eval(results["samples"], metrics))
+        target.keep(lambda: of_lmms_eval(results["samples"], metrics, target.cluster))
         return metrics
 
 

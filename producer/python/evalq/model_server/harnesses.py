@@ -38,6 +38,7 @@ class Target:
     progress: Callable[..., None]  #: progress(done, total, tokens=generated since the last call)
     samples: Optional[str]  #: A directory for the harness's own files. None: keep none.
     keeps: bool = False  #: Whether the suite keeps samples.
+    cluster: str = ""  #: The field of an item's doc that names its cluster.
     items: List[Mapping[str, Any]] = field(default_factory=list)  #: The samples.
     fault: str = ""  #: Why there are no samples.
 
