@@ -4,8 +4,8 @@ programs of build/test or $EVALQ_TEST_BUILD.
 Evaluates 10,000 items by turns with samples, without them, and (as the noise) without them again.
 The items are MNIST digits, and questions with four answers for a GPT-2 of two layers and random
 weights, which is faster than any model in use.
-Evaluations are counted in processor time of the worker, and of ROUNDS (15) the smallest is
-printed, because other work on the machine only adds."""
+Evaluations are counted in processor time of the worker. Of ROUNDS (15) it prints the smallest,
+because other work on the machine only adds, and the median with the quartiles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import array
 import json
 import os
 import random
+import statistics
 import sys
 from typing import Dict, List
 
@@ -138,6 +139,9 @@ def measure(made: Scene, name: str, checkpoint: str) -> None:
         f"{name}: {plain:.1f} ms without samples ({again:.1f} ms again), {kept:.1f} ms with:"
         f" {100 * (kept / plain - 1):+.1f} %"
     )
+    for kind, measured in times.items():
+        low, middle, high = statistics.quantiles(measured, n=4)
+        print(f"{name}: {kind}: median {middle:.1f} ms (quartiles {low:.1f} and {high:.1f})")
     print(f"{name}: {size / 1024:.0f} KiB of samples")
 
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 #include <zlib.h>
 
 #include "worker/datasets/dataset.h"
@@ -438,6 +439,35 @@ static void dataset_scales_limits_and_strides(void **state)
     evq_dataset_free(NULL);
 }
 
+/* An id of a sample is made of the hash, so a kept hash must be that of its own inputs. */
+static void dataset_hashes_are_kept_for_each_sample(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_pair data[] = {{"format", "idx"}, {"inputs", "x.idx"}, {"labels", "y.idx"}};
+    const struct evq_task_config task = {
+        .name = "t", .type = "classification", .data = data, .data_count = 3};
+    const float nothing[2] = {0};
+    struct evq_dataset *dataset = NULL;
+    struct evq_error err = {0};
+    float inputs[6];
+    uint64_t hashes[3];
+
+    write_pair(fx);
+    assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_LABELS, fx->directory, &dataset, &err),
+                     EVQ_OK);
+    assert_int_equal(evq_dataset_bytes(dataset),
+                     dataset->inputs.bytes + dataset->answers.bytes + sizeof hashes);
+    evq_dataset_inputs(dataset, 0, 1, 3, inputs);
+    for (int32_t i = 0; i < 3; i++) {
+        hashes[i] = evq_dataset_hash(dataset, i, inputs + 2 * i);
+        assert_int_equal(hashes[i], XXH3_64bits(inputs + 2 * i, 2 * sizeof *inputs));
+    }
+    for (int32_t i = 0; i < 3; i++) { // The inputs are not read again.
+        assert_int_equal(evq_dataset_hash(dataset, i, nothing), hashes[i]);
+    }
+    evq_dataset_free(dataset);
+}
+
 static void dataset_refuses_what_does_not_fit(void **state)
 {
     static const struct {
@@ -525,6 +555,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(idx_that_finds_no_memory_is_not_damaged, setup, teardown),
         cmocka_unit_test_setup_teardown(idx_refuses_a_pipe_without_waiting, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_scales_limits_and_strides, setup, teardown),
+        cmocka_unit_test_setup_teardown(dataset_hashes_are_kept_for_each_sample, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_refuses_what_does_not_fit, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_refuses_wrong_labels, setup, teardown),
     };
