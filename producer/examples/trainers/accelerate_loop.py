@@ -1,6 +1,6 @@
 """A loop of Accelerate, evaluated by evalq's workers. It resumes at its newest checkpoint.
 
-    evalq up -c accelerate_loop.yaml -- accelerate launch --cpu --num_processes 2 accelerate_loop.py
+    evalq up -c regression.yaml -- accelerate launch --cpu --num_processes 2 accelerate_loop.py
 """
 
 import os

@@ -1,4 +1,9 @@
-"""A tiny GPT-2 with random weights and a tokenizer of single characters, made on the spot."""
+"""A tiny GPT-2 with random weights and a tokenizer of single characters, made on the spot.
+
+`python tiny_model.py` writes them and some data, for the examples of Axolotl and LLaMA-Factory.
+"""
+
+import json
 
 import tokenizers
 import transformers
@@ -30,3 +35,16 @@ def make_model():
         pad_token_id=0,
     )
     return transformers.GPT2LMHeadModel(config)
+
+
+if __name__ == "__main__":
+    make_model().save_pretrained("tiny")
+    make_tokenizer().save_pretrained("tiny")
+    with open("sums.jsonl", "w", encoding="utf-8") as file:
+        for a in range(60):
+            for b in range(10):
+                row = {"text": f"{a}+{b}={a + b}", "prompt": f"{a}+{b}=", "answer": f"{a + b}"}
+                file.write(json.dumps(row) + "\n")
+    columns = {"prompt": "prompt", "response": "answer"}
+    with open("dataset_info.json", "w", encoding="utf-8") as file:  # LLaMA-Factory reads it.
+        json.dump({"sums": {"file_name": "sums.jsonl", "columns": columns}}, file)

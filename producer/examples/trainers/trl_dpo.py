@@ -1,4 +1,7 @@
-"""TRL's DPOTrainer, evaluated by evalq's workers: evalq up -c trl_dpo.yaml -- python trl_dpo.py"""
+"""TRL's DPOTrainer, evaluated by evalq's workers.
+
+    evalq up -c trl_dpo.yaml -- python trl_dpo.py
+"""
 
 import datasets
 import trl

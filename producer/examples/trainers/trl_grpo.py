@@ -1,4 +1,7 @@
-"""TRL's GRPOTrainer, evaluated by evalq's workers: evalq up -c trl_grpo.yaml -- python trl_grpo.py"""
+"""TRL's GRPOTrainer, evaluated by evalq's workers.
+
+    evalq up -c trl_grpo.yaml -- python trl_grpo.py
+"""
 
 import datasets
 import trl

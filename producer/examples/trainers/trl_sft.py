@@ -1,4 +1,7 @@
-"""TRL's SFTTrainer, evaluated by evalq's workers: evalq up -c trl_sft.yaml -- python trl_sft.py"""
+"""TRL's SFTTrainer, evaluated by evalq's workers.
+
+    evalq up -c trl_sft.yaml -- python trl_sft.py
+"""
 
 import datasets
 import trl
