@@ -12,52 +12,13 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "worker/child/kept_directory.h"
 #include "worker/child/scratch.h"
 #include "worker/evaluators/job_json.h"
 #include "worker/evaluators/program_run.h"
 
-#define PARTIAL    ".partial" // Suffix of a directory that is still being made.
 #define PATH_BYTES 8192
 #define AGE_BYTES  (PATH_BYTES + 257) // Room for a directory, a slash and a name.
-
-/* Whether the lock we hold is still the file of that name. It may have been removed while we
- * waited. */
-static bool lock_is_current(int fd, const char *path)
-{
-    struct stat held;
-    struct stat named;
-
-    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino;
-}
-
-/* Takes the lock: shared if the prepared directory exists (many can use it at once), otherwise
- * exclusive. *ret_made tells which. */
-static enum evq_status lock_take(const char *path, const char *final,
-                                 const struct evq_eval_report *report, int *ret_fd, bool *ret_made,
-                                 struct evq_error *err)
-{
-    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-    struct stat info;
-
-    for (;;) {
-        const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0) {
-            return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
-        }
-        if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
-            *ret_made = stat(final, &info) == 0;
-            if ((*ret_made || flock(fd, LOCK_EX | LOCK_NB) == 0) && lock_is_current(fd, path)) {
-                *ret_fd = fd;
-                return EVQ_OK;
-            }
-        }
-        (void)close(fd);
-        if (report->progress(report->context, -1, -1, "waits for prepare") != EVQ_OK) {
-            return evq_error_set(err, EVQ_E_STOPPED, "stopped while waiting for prepare");
-        }
-        (void)nanosleep(&pause, NULL);
-    }
-}
 
 static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
                                     const struct evq_command_place *place, const char *final,
@@ -70,7 +31,7 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
     char partial[PATH_BYTES];
 
     (void)snprintf(job, sizeof(job), "%s/prepare.json", request->scratch);
-    (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, final);
+    (void)snprintf(partial, sizeof(partial), "%s" EVQ_KEPT_DIRECTORY_PARTIAL, final);
     evq_job_json_checkpoint(request, checkpoint, sizeof(checkpoint));
     evq_scratch_remove(partial); // A killed attempt left it; we hold the lock, so nobody uses it.
     if (mkdir(partial, 0700) != 0) {
@@ -119,25 +80,6 @@ static int age_compare(const void *a, const void *b)
     return (left.tv_nsec > right.tv_nsec) - (left.tv_nsec < right.tv_nsec);
 }
 
-/* Removes a prepared directory unless some slot uses it or is making it. */
-static void prepared_remove(const char *path)
-{
-    char partial[AGE_BYTES + sizeof(PARTIAL)];
-    char lock[AGE_BYTES + 8];
-
-    (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, path);
-    (void)snprintf(lock, sizeof(lock), "%s.lock", path);
-    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    // Another process may have removed it in the meantime, and a third may be making it again
-    // behind a new lock of the same name.
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && lock_is_current(fd, lock)) {
-        evq_scratch_remove(partial);
-        evq_scratch_remove(path);
-        (void)unlink(lock);
-    }
-    evq_file_close(&fd);
-}
-
 static void prepared_prune(const char *directory)
 {
     enum { AGES_MAX = 64 };
@@ -154,9 +96,10 @@ static void prepared_prune(const char *directory)
             continue;
         }
         (void)snprintf(ages[count].path, AGE_BYTES, "%s/%s", directory, entry->d_name);
-        if (evq_file_ends_with(entry->d_name, PARTIAL)) { // A killed worker may have left it.
-            ages[count].path[strlen(ages[count].path) - strlen(PARTIAL)] = '\0';
-            prepared_remove(ages[count].path);
+        if (evq_file_ends_with(entry->d_name,
+                               EVQ_KEPT_DIRECTORY_PARTIAL)) { // A killed worker may have left it.
+            ages[count].path[strlen(ages[count].path) - strlen(EVQ_KEPT_DIRECTORY_PARTIAL)] = '\0';
+            (void)evq_kept_directory_remove(ages[count].path);
         } else {
             ages[count++].used = info.st_mtim;
         }
@@ -164,7 +107,7 @@ static void prepared_prune(const char *directory)
     if (count > EVQ_PREPARE_KEPT) {
         qsort(ages, count, sizeof(*ages), age_compare);
         for (size_t i = 0; i < count - EVQ_PREPARE_KEPT; i++) {
-            prepared_remove(ages[i].path);
+            (void)evq_kept_directory_remove(ages[i].path);
         }
     }
     if (dir != NULL) {
@@ -181,7 +124,6 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
                                  struct evq_error *err)
 {
     char directory[PATH_BYTES];
-    char lock[PATH_BYTES];
     bool made = false;
     int lock_fd = -1;
 
@@ -191,8 +133,8 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
     if (bytes < 0 || (size_t)bytes >= sizeof(ret_prepared->path)) {
         return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long");
     }
-    (void)snprintf(lock, sizeof(lock), "%s.lock", ret_prepared->path);
-    enum evq_status status = lock_take(lock, ret_prepared->path, report, &lock_fd, &made, err);
+    enum evq_status status =
+        evq_kept_directory_lock(ret_prepared->path, "prepare", report, &lock_fd, &made, err);
     if (status == EVQ_OK && !made) {
         // The lock becomes shared as soon as the directory is made, so that other slots can use it
         // while we evaluate.
