@@ -62,6 +62,9 @@ static struct evq_config *config_new(void)
     config->worker.drain_seconds = 30;
     config->worker.log_bytes_max = INT64_C(64) << 20;
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
+    config->worker.python = "";
+    config->worker.cache = "";
+    config->worker.cache_bytes = INT64_C(100) << 30;
     config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
     config->samples.directory = EVQ_CONFIG_SAMPLES_DEFAULT;
     config->samples.stream_bytes = INT64_C(64) << 20;

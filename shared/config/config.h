@@ -21,7 +21,8 @@
 
 struct evq_root {
     const char *name;
-    const char *path; // Absolute.
+    const char *path; // Absolute, or an address such as s3://bucket/run.
+    bool is_remote;   // path is an address.
 };
 
 struct evq_task_config {
@@ -135,6 +136,9 @@ struct evq_config {
         int64_t log_bytes_max; // Per attempt; default 64 MiB.
         // Largest snapshot fetched from another machine; default 1 TiB, 0: none.
         int64_t fetch_bytes_max;
+        const char *python; // Interpreter that has evalq[remote]; default $EVALQ_PYTHON or python3.
+        const char *cache;  // Directory of fetched remote checkpoints; default SCRATCH/cache.
+        int64_t cache_bytes; // Most bytes that it holds; default 100 GiB.
     } worker;
     struct {
         const struct evq_sink_config *sinks;
@@ -224,9 +228,10 @@ void evq_config_checkpoint_path(const struct evq_config *config, const char *che
 
 /*
  * Finds the longest root that contains an absolute path, by whole components and through symbolic
- * links. EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path
- * points into absolute_path or, if a link was followed, into real. It is "." if the path is the
- * root itself. Any thread.
+ * links, or an address. EVQ_E_INVALID: neither of them, or the address has a password, a query or
+ * an unknown scheme. EVQ_E_NOT_FOUND prints the path, the roots and the missing line of
+ * configuration. ret_path points into absolute_path or, if a link was followed, into real. It is
+ * "." if the path is the root itself. Any thread.
  */
 enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
                                         char real[PATH_MAX], const struct evq_root **ret_root,

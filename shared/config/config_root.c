@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/config/config.h"
+#include "shared/remote/address.h"
 
 const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name)
 {
@@ -68,7 +69,8 @@ static void match_root(const struct evq_root *root, const char *path, struct mat
 {
     char real[PATH_MAX];
     const char *tail = below(root->path, path);
-    const char *other = realpath(root->path, real) != NULL ? below(real, path) : NULL;
+    const char *other =
+        !root->is_remote && realpath(root->path, real) != NULL ? below(real, path) : NULL;
 
     if (tail == NULL || (other != NULL && strlen(other) < strlen(tail))) {
         tail = other;
@@ -95,6 +97,9 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
     size_t used = 0;
     const char *slash = strrchr(path, '/');
     int directory_bytes = slash != NULL && slash != path ? (int)(slash - path) : 1;
+    if (slash != NULL && slash > path && slash[-1] == '/') {
+        directory_bytes = (int)strlen(path); // An address that is only a bucket.
+    }
     char directory[160];
 
     (void)snprintf(directory, sizeof directory, "%.*s",
@@ -118,12 +123,34 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
                          roots);
 }
 
+static enum evq_status resolve_address(const struct evq_config *config, const char *text,
+                                       char address[PATH_MAX], const struct evq_root **ret_root,
+                                       const char **ret_path, struct evq_error *err)
+{
+    struct match match = {0};
+    const enum evq_status status = evq_address_normalize(text, address, PATH_MAX, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    match_path(config, address, &match);
+    if (match.root == NULL) {
+        return fail_unmatched(config, address, err);
+    }
+    *ret_root = match.root;
+    *ret_path = match.tail[0] != '\0' ? match.tail : ".";
+    return EVQ_OK;
+}
+
 enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
                                         char real[PATH_MAX], const struct evq_root **ret_root,
                                         const char **ret_path, struct evq_error *err)
 {
     struct match match = {0};
 
+    if (evq_address_is(absolute_path)) {
+        return resolve_address(config, absolute_path, real, ret_root, ret_path, err);
+    }
     if (absolute_path[0] != '/') {
         return evq_error_set(err, EVQ_E_INVALID, "'%.200s' is not an absolute path", absolute_path);
     }

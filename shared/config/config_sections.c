@@ -1,10 +1,12 @@
 /* Reads the sections roots, worker, logger, gateway and samples, and the file as a whole. */
 #include <ctype.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "shared/config/config_read.h"
+#include "shared/remote/address.h"
 
 #define HOST_BYTES_MAX 253 // Limit of a DNS name.
 #define ROOTS_MAX      64
@@ -12,6 +14,25 @@
 #define LMMS_SUITE(key, member)                                                                    \
     EVQ_KEY_RANGE(key, EVQ_KEY_NAME, struct evq_config, gateway.lmms.member, 1,                    \
                   EVQ_JOB_NAME_BYTES_MAX)
+
+/* Reads a root that is an address of a remote store. */
+static enum evq_status read_address(const struct evq_config_reader *reader,
+                                    const struct evq_node *node, const char *where,
+                                    const char **ret_address)
+{
+    char address[PATH_MAX];
+    struct evq_error fault;
+
+    if (strcmp(node->key, EVQ_CONFIG_ROOT_SHM) == 0) {
+        return evq_read_fail(reader, node, "%s.%s is an address, expected a directory", where,
+                             node->key);
+    }
+    if (evq_address_normalize(node->text, address, sizeof address, &fault) != EVQ_OK) {
+        return evq_read_fail(reader, node, "%s.%s: %s", where, node->key, fault.message);
+    }
+    *ret_address = evq_arena_strdup(reader->arena, address);
+    return *ret_address != NULL ? EVQ_OK : evq_read_nomem(reader);
+}
 
 static enum evq_status read_roots(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where, void *base)
@@ -35,7 +56,13 @@ static enum evq_status read_roots(const struct evq_config_reader *reader,
                 reader, entry, "%s.%s is %s, expected a directory", where, entry->key,
                 entry->kind == EVQ_NODE_SCALAR ? "empty" : evq_node_kind_name(entry->kind));
         }
-        const char *path = evq_read_path(reader, entry->text);
+        const char *path = NULL;
+        roots[count].is_remote = evq_address_is(entry->text);
+        status = roots[count].is_remote ? read_address(reader, entry, where, &path) : EVQ_OK;
+        if (status != EVQ_OK) {
+            return status;
+        }
+        path = path != NULL ? path : evq_read_path(reader, entry->text);
         if (path == NULL) {
             return evq_read_nomem(reader);
         }
@@ -104,6 +131,32 @@ static enum evq_status read_gpus(const struct evq_config_reader *reader,
     return status;
 }
 
+static enum evq_status read_cache(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        EVQ_KEY_PLAIN("directory", EVQ_KEY_PATH, struct evq_config, worker.cache),
+        EVQ_KEY_RANGE("bytes", EVQ_KEY_BYTES, struct evq_config, worker.cache_bytes, 1,
+                      INT64_C(1) << 50),
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
+/* Reads a program: a name without a slash is found on the PATH. */
+static enum evq_status read_python(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    const enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    config->worker.python =
+        strchr(node->text, '/') != NULL ? evq_read_path(reader, node->text) : node->text;
+    return config->worker.python != NULL ? EVQ_OK : evq_read_nomem(reader);
+}
+
 static enum evq_status read_worker(const struct evq_config_reader *reader,
                                    const struct evq_node *node, const char *where, void *base)
 {
@@ -126,6 +179,8 @@ static enum evq_status read_worker(const struct evq_config_reader *reader,
                       INT64_C(1) << 40),
         EVQ_KEY_RANGE("fetch_bytes_max", EVQ_KEY_BYTES, struct evq_config, worker.fetch_bytes_max,
                       0, EVQ_SNAPSHOT_BYTES_MAX),
+        EVQ_KEY_BY("python", read_python),
+        EVQ_KEY_BY("cache", read_cache),
     };
     struct evq_config *config = base;
     const int64_t heartbeat_default_ms = config->worker.heartbeat_ms;

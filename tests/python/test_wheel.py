@@ -110,7 +110,7 @@ class WheelTest(unittest.TestCase):
         for field, name in (("Name", "name"), ("Summary", "description"), ("License", "license"), ("Requires-Python", "requires-python")):
             self.assertEqual(metadata[field], project[name])
         extras = project["optional-dependencies"]
-        self.assertEqual(set(extras), {"transformers", "lightning", "wandb", "trackio", "swanlab", "comet", "server"})
+        self.assertEqual(set(extras), {"transformers", "lightning", "wandb", "trackio", "swanlab", "comet", "remote", "server"})
         self.assertEqual(metadata.get_all("Provides-Extra"), list(extras))
         wanted = [
             (each + " and " if ";" in each else each + "; ") + f'extra == "{extra}"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from typing import Any, Callable, List, Optional
 
@@ -202,6 +203,8 @@ class Library:
         self.path = ""
         handle: Optional[ctypes.CDLL] = None
         reasons = []
+        # The helper for remote stores (evalq.fetch) needs the packages of this interpreter.
+        os.environ.setdefault("EVALQ_PYTHON", sys.executable or "")
         for path in _library_paths():
             try:
                 handle = ctypes.CDLL(path)

@@ -40,6 +40,7 @@ def _run(name: str) -> None:
         raise SystemExit(f"{name}: this installation of the Python package holds no programs")
     path = os.path.join(directory, name)
     os.environ["PATH"] = path_with_server()
+    os.environ.setdefault("EVALQ_PYTHON", sys.executable)  # For evalq.fetch.
     sys.stdout.flush()
     os.execv(path, [path, *sys.argv[1:]])
 

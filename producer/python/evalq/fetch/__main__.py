@@ -1,0 +1,110 @@
+"""The helper process of evalq's programs: python3 -m evalq.fetch.
+
+It reads requests from its standard input and answers on its standard output. Each is a line with
+fields that are separated by tabs. It ends with its parent, or when its input ends.
+
+    list ADDRESS KEY             @file NAME BYTES ..., then @listing FINGERPRINT BYTES KIND
+    scan ADDRESS KEY             @entry NAME KIND FINGERPRINT BYTES ..., then @end
+    fetch ADDRESS KEY FINGERPRINT DIRECTORY    @progress DONE TOTAL ..., then @end
+
+KEY is "root:path", the name of the checkpoint for all machines; it is part of the fingerprint. KIND
+is "d" (a directory) or "f" (a file). Any request can end with @error KIND MESSAGE instead; KIND is
+gone, changed, full, setup, invalid or retry. Credentials come from the environment."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import List
+
+from .errors import Failure, explain
+from .listing import Checkpoint, Store
+from .transfer import fetch
+
+_PR_SET_PDEATHSIG = 1
+_requests: "queue.Queue[List[str]]" = queue.Queue()
+
+
+def _read_requests() -> None:
+    """Reads the input in a thread of its own, so that the end of the parent ends a transfer, too."""
+    for line in sys.stdin:
+        _requests.put(line.rstrip("\n").split("\t"))
+    os._exit(0)
+
+
+def _say(*fields: object) -> None:
+    # The newline before it ends whatever a library has printed.
+    text = "\n@" + "\t".join(" ".join(str(field).split()) for field in fields) + "\n"
+    data = text.encode("utf-8", "backslashreplace")
+    while data:
+        data = data[os.write(1, data) :]
+
+
+class Helper:
+    """Answers requests. It keeps the last store and the last listing, because a fetch follows a
+    listing of the same checkpoint."""
+
+    def __init__(self) -> None:
+        self.store: "Store | None" = None
+        self.last: "Checkpoint | None" = None
+
+    def _store(self, address: str) -> Store:
+        if self.store is None or not self.store.serves(address):
+            self.store = Store(address)
+        return self.store
+
+    def _list(self, address: str, key: str) -> Checkpoint:
+        self.last = None
+        self.last = self._store(address).checkpoint(address, key)
+        return self.last
+
+    def list(self, address: str, key: str) -> None:
+        found = self._list(address, key)
+        for file in found.files:
+            _say("file", file.name, file.size)
+        _say("listing", found.fingerprint, found.bytes, found.kind)
+
+    def scan(self, address: str, key: str) -> None:
+        for name, found in self._store(address).children(address, key):
+            _say("entry", name, found.kind, found.fingerprint, found.bytes)
+        _say("end")
+
+    def fetch(self, address: str, key: str, fingerprint: str, directory: str) -> None:
+        found = self.last
+        if found is None or (found.address, found.key) != (address, key):
+            found = self._list(address, key)
+        self.last = None
+        if found.fingerprint != fingerprint:
+            raise Failure("changed", f"'{address}' is not the one that was submitted: its files changed")
+        store = self._store(address)
+        fetch(store, found, directory, lambda done, total: _say("progress", done, total))
+        if store.checkpoint(address, key).fingerprint != fingerprint:
+            raise Failure("changed", f"'{address}' changed while it was fetched")
+        _say("end")
+
+    def answer(self, words: List[str]) -> None:
+        operations = {"list": self.list, "scan": self.scan, "fetch": self.fetch}
+        try:
+            operations[words[0]](*words[1:])  # type: ignore[operator]
+        except Exception as error:  # pylint: disable=broad-except
+            failure = explain(error, words[1] if len(words) > 1 else "")
+            _say("error", failure.kind, str(failure)[:400])
+
+
+def main() -> None:
+    # The end of the input can come late: a forked copy of the parent may hold the socket open.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    logging.disable()  # What a library tells of its own tries; errors are answered.
+    threading.Thread(target=_read_requests, daemon=True).start()
+    helper = Helper()
+    while True:
+        helper.answer(_requests.get())
+
+
+if __name__ == "__main__":
+    main()

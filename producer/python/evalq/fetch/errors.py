@@ -1,0 +1,76 @@
+"""Why a request failed, as one sentence and a kind that the worker knows."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Any
+
+# For each scheme its package, and where the package finds credentials.
+SCHEMES = {
+    "s3": ("s3fs", "AWS_ACCESS_KEY_ID or AWS_PROFILE"),
+    "gs": ("gcsfs", "GOOGLE_APPLICATION_CREDENTIALS"),
+    "az": ("adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "abfs": ("adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "hf": ("huggingface_hub", "HF_TOKEN"),
+    "http": ("aiohttp", "~/.netrc"),
+    "https": ("aiohttp", "~/.netrc"),
+    "sftp": ("paramiko", "your ssh agent and keys"),
+}
+
+
+class Failure(Exception):
+    """kind: gone, changed, full, setup, invalid or retry."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def _status(error: Any) -> int:
+    """The HTTP status behind an error of any store; 0: none is known."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    for value in (getattr(error, "status", 0), getattr(error, "status_code", 0), getattr(error, "code", 0)):
+        if isinstance(value, int) and 400 <= value < 600:
+            return value
+    return int(getattr(response, "status_code", 0) or 0)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether another try cannot help."""
+    return explain(error, "").kind != "retry"
+
+
+def explain(error: BaseException, address: str) -> Failure:
+    if isinstance(error, Failure):
+        return error
+    chain = [error]
+    while len(chain) < 8 and (chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(chain[-1].__cause__ or chain[-1].__context__)  # type: ignore[arg-type]
+    text = _one_line(error)
+    scheme = address.split("://")[0]
+    package, credentials = SCHEMES.get(scheme, ("fsspec", "the environment"))
+    if isinstance(error, ImportError):
+        return Failure("setup", f"'{scheme}' addresses need the package {package}: pip install 'evalq[remote]' ({text})")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failure("full", f"the disk of worker.cache is full: {text}")
+    statuses = [status for status in map(_status, chain) if status]
+    status = statuses[0] if statuses else 0
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        return Failure("gone", f"'{address}' does not exist in the store")
+    names = " ".join(type(one).__name__ for one in chain)
+    refused = isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Authenti|BadHostKey", names)
+    if refused:
+        return Failure("setup", f"the store refuses to show '{address}'; are its credentials ({credentials}) right and not expired? {text}")
+    if status == 400 and re.search("expired|token", text, re.I):  # S3 says so of an expired session.
+        return Failure("setup", f"the store refuses to show '{address}': its credentials ({credentials}) are expired: {text}")
+    return Failure("retry", f"the store failed at '{address}': {text}")
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    # Addresses in messages of libraries may carry signatures.
+    text = re.sub(r"\?[^\s'\"]*", "?...", text)[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

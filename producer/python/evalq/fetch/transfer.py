@@ -1,0 +1,218 @@
+"""Fetches the files of a checkpoint into a directory, in parallel parts.
+
+The directory may hold what an interrupted fetch left: the journal names the parts that are there.
+Parts of another boot do not count, because a crash of the machine can lose what was written."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import os
+import random
+import shutil
+import threading
+import time
+from typing import Any, Callable, Dict, List, Set, Tuple
+
+from .errors import Failure, is_permanent
+from .listing import Checkpoint, File, Store
+
+PART_BYTES = 16 << 20
+PARALLEL = 8
+TRIES = 6  # Of one part, with pauses that double.
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 15.0
+SLOW_BYTES_PER_SECOND = 50000  # A part that is slower is asked for again.
+SLOW_SECONDS = 60.0
+JOURNAL = ".evalq-parts"
+PROGRESS_SECONDS = 0.5
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+class Journal:
+    """The parts that are in the directory: one line "FILE OFFSET" each, or "FILE bad"."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, JOURNAL)
+        head = f"evalq 1 {_boot()} {PART_BYTES}"
+        lines = self._lines()
+        if not lines or lines[0] != head:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            lines = []
+        self.done: Set[Tuple[int, int]] = set()
+        for line in lines[1:]:
+            file, _, at = line.partition(" ")
+            if at == "bad":
+                self.done = {one for one in self.done if one[0] != int(file)}
+            else:
+                self.done.add((int(file), int(at)))
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if not lines:
+            self._append(head)
+
+    def _lines(self) -> List[str]:
+        try:
+            with open(self.path, encoding="ascii") as file:
+                return file.read().split("\n")[:-1]  # A line without its newline was cut.
+        except OSError:
+            return []
+
+    def _append(self, line: str) -> None:
+        os.write(self._fd, f"{line}\n".encode())  # Short lines are appended whole.
+
+    def note(self, file: int, at: int) -> None:
+        self._append(f"{file} {at}")
+
+    def drop(self, file: int) -> None:
+        self._append(f"{file} bad")
+
+    def remove(self) -> None:
+        os.close(self._fd)
+        os.unlink(self.path)
+
+
+class Fetch:
+    def __init__(self, store: Store, found: Checkpoint, directory: str) -> None:
+        self.store = store
+        self.found = found
+        self.directory = directory
+        self.journal = Journal(directory)
+        self.lock = threading.Lock()
+        self.done = 0  # Bytes.
+        self.stop = threading.Event()
+        self.left: Dict[int, int] = {}  # By file: parts that are not there yet.
+
+    def _path(self, file: File) -> str:
+        name = os.path.basename(self.found.address.rstrip("/"))
+        return os.path.join(self.directory, name) if self.found.is_file else os.path.join(self.directory, name, file.name)
+
+    def parts(self) -> List[Tuple[int, int, int]]:
+        """Opens all files with their space reserved. Returns the parts that are missing: file,
+        offset and bytes."""
+        missing = []
+        for number, file in enumerate(self.found.files):
+            path = self._path(file)
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if file.size > 0 and os.fstat(fd).st_size != file.size:
+                try:
+                    os.posix_fallocate(fd, 0, file.size)
+                except OSError:
+                    os.close(fd)
+                    raise
+            os.ftruncate(fd, file.size)
+            step = PART_BYTES if file.has_ranges else max(file.size, 1)
+            own = [(number, at, min(step, file.size - at)) for at in range(0, file.size, step)]
+            absent = [part for part in own if part[:2] not in self.journal.done]
+            self.done += file.size - sum(part[2] for part in absent)
+            os.close(fd)
+            # An empty part has nothing to fetch, but the file is checked like any other.
+            absent = absent or [(number, 0, 0)]
+            self.left[number] = len(absent)
+            missing += absent
+        return missing
+
+    def take(self, part: Tuple[int, int, int]) -> None:
+        """Fetches one part, and checks the file if it is the last one."""
+        number, at, size = part
+        file = self.found.files[number]
+        fd = os.open(self._path(file), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            view = memoryview(self._read(file, at, size) if size > 0 else b"")
+            while view:
+                written = os.pwrite(fd, view, at + size - len(view))
+                view = view[written:]
+            with self.lock:
+                if size > 0:
+                    self.journal.note(number, at)
+                self.done += size
+                self.left[number] -= 1
+                last = self.left[number] == 0
+            if last:
+                self._verify(number, fd)
+        finally:
+            os.close(fd)
+
+    def _read(self, file: File, at: int, size: int) -> bytes:
+        pause = PAUSE_SECONDS
+        for attempt in range(TRIES):
+            if self.stop.is_set():
+                raise Failure("retry", "stopped")
+            try:
+                if not file.has_ranges:  # The file is written as it comes.
+                    self.store.fs.get_file(file.place, self._path(file))
+                    data, came = b"", os.path.getsize(self._path(file))
+                else:
+                    data = self._read_once(file, at, size)
+                    came = len(data)
+                if came == size:
+                    return data
+                raise OSError(f"{came} of {size} bytes came")
+            except Exception as error:  # pylint: disable=broad-except
+                if is_permanent(error) or attempt == TRIES - 1:
+                    raise
+            self.stop.wait(pause * random.uniform(0.75, 1.25))
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+        raise AssertionError("unreachable")
+
+    def _read_once(self, file: File, at: int, size: int) -> Any:
+        fs = self.store.fs
+        if not fs.async_impl:
+            with fs.open(file.place, "rb", cache_type="none", block_size=size) as source:
+                if hasattr(source, "readv"):  # paramiko: many requests are under way at once.
+                    return b"".join(source.readv([(at, size)]))
+                source.seek(at)
+                return source.read(size)
+        return fs.cat_file(file.place, start=at, end=at + size, timeout=max(SLOW_SECONDS, size / SLOW_BYTES_PER_SECOND))
+
+    def _verify(self, number: int, fd: int) -> None:
+        file = self.found.files[number]
+        if file.digest is not None:
+            kind, announced = file.digest
+            found = _hash_file(fd, kind, file.size)
+            if found != announced and not self.store.hides_digest(file):
+                with self.lock:
+                    self.journal.drop(number)
+                raise Failure("retry", f"'{file.place}' was fetched with the {kind} digest {found}, but the store has {announced}")
+        os.fsync(fd)
+
+
+def _hash_file(fd: int, kind: str, size: int) -> str:
+    digest = hashlib.sha1() if kind == "git" else hashlib.new(kind, usedforsecurity=False)
+    if kind == "git":
+        digest.update(b"blob %d\0" % size)
+    at = 0
+    while True:
+        block = os.pread(fd, 1 << 20, at)
+        if not block:
+            return digest.hexdigest()
+        digest.update(block)
+        at += len(block)
+
+
+def fetch(store: Store, found: Checkpoint, directory: str, progress: Callable[[int, int], None]) -> None:
+    """Fetches all files. What is there already is not fetched again."""
+    job = Fetch(store, found, directory)
+    parts = job.parts()
+    pool = concurrent.futures.ThreadPoolExecutor(PARALLEL)
+    try:
+        running = [pool.submit(job.take, part) for part in parts]
+        while True:
+            progress(job.done, found.bytes)
+            ended, waiting = concurrent.futures.wait(running, PROGRESS_SECONDS, concurrent.futures.FIRST_EXCEPTION)
+            for one in ended:
+                one.result()
+            if not waiting:
+                break
+    finally:
+        job.stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    job.journal.remove()
+    progress(job.done, found.bytes)
