@@ -8,6 +8,7 @@
 #include "producer/cli/json.h"
 #include "producer/cli/poll_delay.h"
 #include "shared/base/clock.h"
+#include "shared/remote/remote.h"
 
 #define CALL_ARGS_MAX 32
 #define LOADING_MS    10000
@@ -113,6 +114,7 @@ enum evq_status evq_cli_open_within(struct evq_cli *cli, int64_t wait_ms, struct
 
 void evq_cli_close(struct evq_cli *cli)
 {
+    evq_remote_close(cli->remote);
     evq_queue_close(cli->queue);
     evq_conn_close(cli->conn);
     evq_config_free(cli->config);

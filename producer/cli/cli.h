@@ -12,6 +12,8 @@
 #include "shared/config/config.h"
 #include "shared/queue/queue.h"
 
+struct evq_remote;
+
 struct evq_cli {
     const struct evq_verb *verb;
     struct evq_option_set options;
@@ -19,6 +21,8 @@ struct evq_cli {
     struct evq_config *config; // NULL until evq_cli_config().
     struct evq_conn *conn;     // NULL until evq_cli_open().
     struct evq_queue *queue;
+    struct evq_remote *remote; // The helper for remote stores; NULL: it was not needed.
+    bool pin_told;             // The user knows that remote checkpoints cannot be pinned.
     int exit_code; // Exit code of the process, such as EVQ_EXIT_JOB_FAILED. 0: the verb's status
                    // decides.
 };

@@ -22,6 +22,9 @@ enum evq_status evq_place_find(const struct evq_config *config, const char *path
     if (status != EVQ_OK) {
         return status; // This is final, unless a part of the path is not there yet.
     }
+    if (place->root->is_remote) {
+        return EVQ_OK; // There is no directory to open.
+    }
     place->root_fd = open(place->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (place->root_fd < 0) { // A missing descriptor or permission says nothing about the root.
         const bool gone = errno == ENOENT || errno == ENOTDIR || errno == ESTALE;

@@ -16,7 +16,7 @@ struct evq_place {
     char real[PATH_MAX];
     char source[PATH_MAX]; // The path to read and pin, relative to the root: path or the held copy.
     bool is_held;          // source is the held copy.
-    int root_fd;           // The open root; -1: it is not open. evq_place_close() closes it.
+    int root_fd; // The open root; -1: it is not open, or remote. evq_place_close() closes it.
 };
 
 /*

@@ -4,6 +4,7 @@
 
 #include "producer/client/make_jobs.h"
 #include "producer/client/overwrite.h"
+#include "producer/client/remote_listing.h"
 #include "producer/client/sender.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
@@ -305,6 +306,25 @@ static void item_park(struct evq_sender *sender, struct evq_pending *item,
     item->due_ms = evq_clock_mono_ms() + EVQ_ROOT_LOOK_MS;
 }
 
+/* Takes the fingerprint of a remote checkpoint from its listing. */
+static void remote_look(struct evq_sender *sender, const struct evq_pending *item,
+                        const struct evq_place *place, struct look *look)
+{
+    struct evq_remote_listing listing;
+
+    look->status = evq_remote_listing_take(sender, item, place, &listing, &look->error);
+    if (look->status == EVQ_OK) {
+        memcpy(look->fingerprint, listing.fingerprint, sizeof(look->fingerprint));
+        evq_buffer_text(&look->manifest, listing.manifest);
+    }
+    if (look->status != EVQ_E_TIMEOUT && sender->pin) {
+        evq_warn(&sender->warner, EVQ_WARN_REMOTE,
+                 "remote checkpoints such as '%s' cannot be pinned: one that is deleted before its "
+                 "evaluation is skipped (vanished)",
+                 item->request.path);
+    }
+}
+
 /* Checks whether the checkpoint exists, is complete, and belongs to the step. */
 static void item_look(struct evq_sender *sender, struct evq_pending *item,
                       const struct evq_place *place, struct look *look)
@@ -314,16 +334,19 @@ static void item_look(struct evq_sender *sender, struct evq_pending *item,
         (void)evq_error_set(&look->error, EVQ_E_CHANGED, "another step was submitted for the path");
         return;
     }
-    if (look->is_guarded) {
+    if (look->is_guarded && !place->root->is_remote) {
         look->status = evq_overwrite_look(sender, item, place, &look->files, &look->error);
         look->is_overwritten = look->status == EVQ_E_CHANGED;
     }
-    if (!look->is_overwritten) {
+    if (!look->is_overwritten && place->root->is_remote) {
+        remote_look(sender, item, place, look);
+    } else if (!look->is_overwritten) {
         look->status = evq_checkpoint_fingerprint(place->root_fd, place->source, look->fingerprint,
                                                   &look->manifest, &look->error);
     }
     if (look->status == EVQ_OK) {
-        evq_overwrite_note(sender, item, look->is_guarded ? &look->files : NULL);
+        const bool has_files = look->is_guarded && !place->root->is_remote;
+        evq_overwrite_note(sender, item, has_files ? &look->files : NULL);
     }
 }
 
@@ -345,12 +368,19 @@ static void item_prepare(struct evq_sender *sender, struct evq_pending *item)
     look.is_guarded = !evq_pin_hard_link_safe(place.path, item->request.step);
     evq_buffer_init(&look.manifest, EVQ_JOB_BYTES_MAX / 4); // A longer list is omitted.
     if (look.status == EVQ_OK) {
-        evq_place_choose_source(&place, config, item->request.held);
+        if (!place.root->is_remote) {
+            evq_place_choose_source(&place, config, item->request.held);
+        }
         item_look(sender, item, &place, &look);
+    }
+    if (look.status == EVQ_E_TIMEOUT) { // The store has not answered yet.
+        item->due_ms = evq_clock_mono_ms() + EVQ_REMOTE_LISTING_PAUSE_MS;
+        goto out;
     }
     if (look.status == EVQ_OK || look.is_overwritten || !item_wait(sender, item, look.status)) {
         item_finish(sender, item, &place, &look);
     }
+out:
     evq_buffer_free(&look.manifest);
     evq_place_close(&place);
 }

@@ -15,6 +15,7 @@
 #include "producer/client/fork.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "shared/remote/remote.h"
 
 #define LOOK_MS        10
 #define SPOOL_AGAIN_MS 1000
@@ -32,6 +33,8 @@ static void sender_release(struct evq_sender *sender)
     }
     sender->log_count = 0;
     evq_pin_releaser_free(&sender->releaser);
+    evq_remote_close(sender->remote);
+    sender->remote = NULL;
     evq_snapshot_server_close(sender->snapshots);
     sender->snapshots = NULL;
     evq_queue_close(sender->redis);

@@ -39,6 +39,8 @@
 #define EVQ_ROOT_LOOK_MS     1000 // How often the configuration is read for a missing root.
 #define EVQ_SENDER_PATHS_MAX 64   // Paths that are remembered, because several steps may share one.
 
+struct evq_remote;
+
 struct evq_pending { // One submit that is not done.
     struct evq_pending *next;
     uint64_t end; // Its end in the ring. The ring is released up to the first pending submit.
@@ -142,6 +144,9 @@ struct evq_sender {
     bool pin;
     struct evq_pin_releaser releaser;
     struct evq_snapshot_server *snapshots; // NULL: no snapshot was submitted yet.
+    struct evq_remote *remote;             // The helper for remote stores; NULL: it does not run.
+    const struct evq_pending *listed;      // Whose listing the helper makes; NULL: none.
+    int64_t listed_ms;                     // When it must be there, monotonic.
     char snapshot_host[EVQ_SNAPSHOT_HOST_BYTES_MAX + 1];
     struct evq_seen_path paths[EVQ_SENDER_PATHS_MAX];
     size_t path_count;

@@ -21,6 +21,7 @@ enum evq_warning {
     EVQ_WARN_INCOMPLETE,  // A checkpoint stayed incomplete.
     EVQ_WARN_FORMAT,      // A checkpoint has a format that evalq cannot read.
     EVQ_WARN_UNPINNED,    // A checkpoint could not be pinned.
+    EVQ_WARN_REMOTE,      // A remote checkpoint cannot be pinned.
     EVQ_WARN_REUSED,      // One path holds different steps.
     EVQ_WARN_OVERWRITTEN, // A step's files were overwritten before they were pinned.
     EVQ_WARN_SNAPSHOT,    // Other hosts cannot fetch snapshots from here.

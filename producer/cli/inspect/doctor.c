@@ -41,7 +41,10 @@ static void check_roots(const struct evq_config *config, json_t *checks)
     for (size_t i = 0; i < config->root_count; i++) {
         const struct evq_root *root = &config->roots[i];
         struct stat info;
-        if (stat(root->path, &info) != 0) {
+        if (root->is_remote) {
+            evq_health_add(checks, "roots", EVQ_HEALTH_OK, "", "root %s: %s, a remote store",
+                           root->name, root->path);
+        } else if (stat(root->path, &info) != 0) {
             evq_health_add(checks, "roots", EVQ_HEALTH_FAIL,
                            "mount it here, or correct roots in the configuration",
                            "root %s: '%s': %s", root->name, root->path, strerror(errno));

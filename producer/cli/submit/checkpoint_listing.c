@@ -97,8 +97,8 @@ bool evq_checkpoint_listing_step(const char *name, bool is_directory, const char
     return number_of(stem, ret_step);
 }
 
-static bool add(struct evq_checkpoint_listing_list *list,
-                const struct evq_checkpoint_listing *found)
+static bool append(struct evq_checkpoint_listing_list *list,
+                   const struct evq_checkpoint_listing *found)
 {
     if (list->count == list->capacity) {
         size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
@@ -122,6 +122,31 @@ static int compare(const void *a, const void *b)
         return x->step < y->step ? -1 : 1;
     }
     return strcmp(x->name, y->name);
+}
+
+enum evq_status evq_checkpoint_listing_add(struct evq_checkpoint_listing_list *list,
+                                           const char *name,
+                                           const struct evq_checkpoint_listing *found,
+                                           const char *pattern, struct evq_error *err)
+{
+    struct evq_checkpoint_listing one = *found;
+
+    if (!evq_checkpoint_listing_step(name, one.is_directory, pattern, &one.step)) {
+        return EVQ_OK;
+    }
+    one.name = strdup(name);
+    if (one.name == NULL || !append(list, &one)) {
+        free(one.name);
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu checkpoints", list->count + 1);
+    }
+    return EVQ_OK;
+}
+
+void evq_checkpoint_listing_sort(struct evq_checkpoint_listing_list *list)
+{
+    if (list->count > 0) {
+        qsort(list->items, list->count, sizeof *list->items, compare);
+    }
 }
 
 static int64_t changed_ns(const struct stat *info)
@@ -164,23 +189,14 @@ enum evq_status evq_checkpoint_listing_read(const char *directory, const char *p
     }
     while (status == EVQ_OK && (errno = 0, entry = readdir(stream)) != NULL) {
         struct stat info;
-        struct evq_checkpoint_listing found = {0};
         if (fstatat(dirfd(stream), entry->d_name, &info, 0) != 0 ||
             (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode))) {
             continue; // Gone meanwhile, or nothing that holds weights.
         }
-        found.is_directory = S_ISDIR(info.st_mode);
-        if (!evq_checkpoint_listing_step(entry->d_name, found.is_directory, pattern, &found.step)) {
-            continue;
-        }
-        found.changed_ns = changed_ns(&info);
-        found.bytes = info.st_size;
-        found.name = strdup(entry->d_name);
-        if (found.name == NULL || !add(&list, &found)) {
-            free(found.name);
-            status =
-                evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu checkpoints", list.count + 1);
-        }
+        const struct evq_checkpoint_listing found = {.is_directory = S_ISDIR(info.st_mode),
+                                                     .changed_ns = changed_ns(&info),
+                                                     .bytes = info.st_size};
+        status = evq_checkpoint_listing_add(&list, entry->d_name, &found, pattern, err);
     }
     if (status == EVQ_OK && errno != 0) {
         status =
@@ -191,9 +207,7 @@ enum evq_status evq_checkpoint_listing_read(const char *directory, const char *p
         evq_checkpoint_listing_free(&list);
         return status;
     }
-    if (list.count > 0) {
-        qsort(list.items, list.count, sizeof *list.items, compare);
-    }
+    evq_checkpoint_listing_sort(&list);
     *ret_list = list;
     return EVQ_OK;
 }

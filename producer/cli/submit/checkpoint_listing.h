@@ -34,6 +34,15 @@ struct evq_checkpoint_listing_list {
 bool evq_checkpoint_listing_step(const char *name, bool is_directory, const char *pattern,
                                  int64_t *ret_step);
 
+/* Adds a copy of found under this name and with the step of the name, if the name is a
+ * checkpoint's. evq_checkpoint_listing_sort() gives a filled list its order. EVQ_E_NOMEM. */
+enum evq_status evq_checkpoint_listing_add(struct evq_checkpoint_listing_list *list,
+                                           const char *name,
+                                           const struct evq_checkpoint_listing *found,
+                                           const char *pattern,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_checkpoint_listing_sort(struct evq_checkpoint_listing_list *list);
+
 /* EVQ_E_NOT_FOUND: there is no such directory. */
 enum evq_status evq_checkpoint_listing_read(const char *directory, const char *pattern,
                                             struct evq_checkpoint_listing_list *ret_list,

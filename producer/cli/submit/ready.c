@@ -1,6 +1,7 @@
 #include "producer/cli/submit/ready.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,6 +48,14 @@ static enum evq_status seen_add(struct evq_ready *ready, const char *path, uint6
     return EVQ_OK;
 }
 
+static enum evq_status marker_missing(const struct evq_suite *suite, const char *path,
+                                      struct evq_error *err)
+{
+    return evq_error_set(err, EVQ_E_INCOMPLETE,
+                         "'%s' has no file '%s' yet, for which the suite '%s' waits", path,
+                         suite->ready, suite->name);
+}
+
 /* Rule 1. *ret_named: a suite names a marker, so that no other rule counts. */
 static enum evq_status markers_check(const struct evq_ready *ready, int root_fd, const char *path,
                                      bool *ret_named, struct evq_error *err)
@@ -66,9 +75,7 @@ static enum evq_status markers_check(const struct evq_ready *ready, int root_fd,
         }
         *ret_named = true;
         if (evq_root_open(directory_fd, suite->ready, false, &fd, NULL) != EVQ_OK) {
-            status = evq_error_set(err, EVQ_E_INCOMPLETE,
-                                   "'%s' has no file '%s' yet, for which the suite '%s' waits",
-                                   path, suite->ready, suite->name);
+            status = marker_missing(suite, path, err);
         }
         evq_file_close(&fd);
     }
@@ -76,23 +83,15 @@ static enum evq_status markers_check(const struct evq_ready *ready, int root_fd,
     return status;
 }
 
-/* Rule 3. */
-static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const char *path,
-                                   struct evq_error *err)
+/* Whether the stamp of a checkpoint's files has been the same for EVQ_READY_MS. comparable: the
+ * stamp says something. */
+static enum evq_status stamp_check(struct evq_ready *ready, const char *path, uint64_t stamp,
+                                   bool comparable, struct evq_error *err)
 {
-    struct evq_file_list inventory = {0};
     struct evq_ready_seen *one = seen_find(ready, path);
-    enum evq_status status = evq_file_list_scan(root_fd, path, &inventory, err);
+    enum evq_status status = EVQ_OK;
+    const bool same = comparable && one != NULL && one->stamp == stamp;
 
-    if (status == EVQ_E_NOMEM) {
-        return status;
-    }
-    if (status != EVQ_OK && status != EVQ_E_CHANGED) {
-        return EVQ_OK; // The submit says what is wrong with it.
-    }
-    const uint64_t stamp = evq_file_list_hash(&inventory);
-    const bool same = status == EVQ_OK && one != NULL && one->stamp == stamp && inventory.count > 0;
-    evq_file_list_free(&inventory);
     if (same && evq_clock_mono_ms() - one->since_ms >= EVQ_READY_MS) {
         seen_drop(ready, one);
         return EVQ_OK;
@@ -109,6 +108,58 @@ static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const c
     ready->waiting++;
     return evq_error_set(err, EVQ_E_INCOMPLETE, "the files of '%s' changed less than %d s ago",
                          path, EVQ_READY_MS / 1000);
+}
+
+/* Rule 3. */
+static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const char *path,
+                                   struct evq_error *err)
+{
+    struct evq_file_list inventory = {0};
+    enum evq_status status = evq_file_list_scan(root_fd, path, &inventory, err);
+
+    if (status == EVQ_E_NOMEM) {
+        return status;
+    }
+    if (status != EVQ_OK && status != EVQ_E_CHANGED) {
+        return EVQ_OK; // The submit says what is wrong with it.
+    }
+    const uint64_t stamp = evq_file_list_hash(&inventory);
+    const bool comparable = status == EVQ_OK && inventory.count > 0;
+    evq_file_list_free(&inventory);
+    return stamp_check(ready, path, stamp, comparable, err);
+}
+
+/* Whether the manifest has a line for this file. */
+static bool manifest_has(const char *manifest, const char *name)
+{
+    const size_t bytes = strlen(name);
+
+    for (const char *line = manifest; *line != '\0';) {
+        if (strncmp(line, name, bytes) == 0 && line[bytes] == '\t') {
+            return true;
+        }
+        const char *end = strchr(line, '\n');
+        line = end != NULL ? end + 1 : line + strlen(line);
+    }
+    return false;
+}
+
+enum evq_status evq_ready_check_listing(struct evq_ready *ready, const char *path,
+                                        const struct evq_remote_listing *listing,
+                                        struct evq_error *err)
+{
+    char digits[17] = "";
+    bool named = false;
+
+    for (size_t i = 0; i < ready->suite_count && !listing->is_file; i++) {
+        const struct evq_suite *suite = ready->suites[i];
+        named = named || suite->ready[0] != '\0';
+        if (suite->ready[0] != '\0' && !manifest_has(listing->manifest, suite->ready)) {
+            return marker_missing(suite, path, err);
+        }
+    }
+    (void)snprintf(digits, sizeof digits, "%.16s", listing->fingerprint);
+    return named ? EVQ_OK : stamp_check(ready, path, strtoull(digits, NULL, 16), true, err);
 }
 
 static const struct evq_suite *native_find(const struct evq_ready *ready)

@@ -17,6 +17,7 @@
 
 #include "shared/base/error.h"
 #include "shared/config/config.h"
+#include "shared/remote/remote.h"
 
 #define EVQ_READY_MS         2000
 #define EVQ_READY_SUITES_MAX 32
@@ -44,6 +45,11 @@ struct evq_ready {
  */
 enum evq_status evq_ready_check(struct evq_ready *ready, int root_fd, const char *path,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same for a remote checkpoint with this listing: rule 1, else rule 3. manifest has a line
+ * "name TAB bytes" for each file. */
+enum evq_status evq_ready_check_listing(struct evq_ready *ready, const char *path,
+                                        const struct evq_remote_listing *listing,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
 /* Whether rule 3 waits for the checkpoint of that name (without its directory). */
 bool evq_ready_waits(const struct evq_ready *ready, const char *name);
 void evq_ready_free(struct evq_ready *ready); // Accepts a zeroed one.

@@ -10,14 +10,18 @@
 
 #include "producer/cli/json.h"
 #include "producer/cli/submit/checkpoint_listing.h"
+#include "producer/cli/submit/remote_checkpoint.h"
 #include "producer/cli/submit/submission.h"
 #include "producer/cli/verbs.h"
 #include "producer/client/dead_clients.h"
+#include "shared/remote/address.h"
 
-#define WATCH_PAUSE_US 1000000
-#define LEFTOVERS_MS   10000 // Time to send what dead processes left, for all runs.
-#define CLOCK_MS       50    // usleep() and the monotonic clock may differ by this.
-#define INSIDE_LOOKS   64    // Directories that a pass looks into though they are settled.
+#define WATCH_PAUSE_US  1000000
+#define WATCH_REMOTE_US 10000000 // The same for a remote store,
+#define WATCH_READY_US  2050000  // and while a checkpoint there must stay unchanged.
+#define LEFTOVERS_MS    10000    // Time to send what dead processes left, for all runs.
+#define CLOCK_MS        50       // usleep() and the monotonic clock may differ by this.
+#define INSIDE_LOOKS    64       // Directories that a pass looks into though they are settled.
 
 struct settled { // A checkpoint that is finished unless it changes.
     char *name;
@@ -35,7 +39,8 @@ enum pass {
 struct scan {
     struct evq_cli *cli;
     struct evq_submission submission;
-    const char *directory;
+    const char *directory; // Or an address.
+    bool is_remote;        // It is an address.
     struct evq_ready ready;
     struct settled *settled;
     size_t settled_count;
@@ -201,7 +206,10 @@ static enum evq_status scan_pass(struct scan *scan, enum pass pass, struct evq_e
     const bool first_look = pass == PASS_FIRST;
     struct evq_checkpoint_listing_list list = {0};
     const char *pattern = evq_option_text(&scan->cli->options, "pattern", NULL);
-    enum evq_status status = evq_checkpoint_listing_read(scan->directory, pattern, &list, err);
+    enum evq_status status =
+        scan->is_remote
+            ? evq_remote_checkpoint_scan(scan->cli, scan->directory, pattern, &list, err)
+            : evq_checkpoint_listing_read(scan->directory, pattern, &list, err);
     scan->incomplete = pass == PASS_AGAIN ? scan->incomplete - scan->ready.waiting : 0;
     scan->ready.waiting = 0;
     scan->unread.status = EVQ_OK;
@@ -251,7 +259,9 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
 {
     for (;;) {
         unread_tell(scan);
-        (void)usleep(WATCH_PAUSE_US);
+        // A listing of a store costs more than one of a directory.
+        const bool is_slow = scan->is_remote && scan->ready.waiting == 0;
+        (void)usleep(is_slow ? WATCH_REMOTE_US : scan->is_remote ? WATCH_READY_US : WATCH_PAUSE_US);
         enum evq_status status = scan_pass(scan, PASS_LATER, err);
         bool passing = evq_conn_is_outage(status);
         if (status != EVQ_OK && !passing) {
@@ -330,6 +340,7 @@ static void suites_find(struct scan *scan)
 static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct scan scan = {.cli = cli, .directory = evq_cli_arg(cli, 0), .jobs = json_array()};
+    scan.is_remote = evq_address_is(scan.directory);
     bool watch = evq_option_flag(&cli->options, "watch");
     if (watch && cli->terminal.json) {
         json_decref(scan.jobs);

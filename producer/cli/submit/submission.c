@@ -8,9 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "producer/cli/submit/remote_checkpoint.h"
 #include "producer/client/pins/pin.h"
 #include "shared/base/clock.h"
 #include "shared/checkpoint/checkpoint.h"
+#include "shared/remote/address.h"
 
 #define PIN_COPY_BYTES_MAX ((int64_t)64 << 30)
 
@@ -163,6 +165,9 @@ static enum evq_status locate(struct evq_cli *cli, const char *path, struct loca
 {
     char real[PATH_MAX];
     char here[PATH_MAX] = "";
+    if (evq_address_is(path)) {
+        return evq_config_root_resolve(cli->config, path, ret->real, &ret->root, &ret->path, err);
+    }
     if (realpath(path, real) == NULL) {
         return evq_error_set(err, errno == ENOENT || errno == ENOTDIR ? EVQ_E_GONE : EVQ_E_IO,
                              "the checkpoint '%s': %s", path, strerror(errno));
@@ -189,10 +194,14 @@ static enum evq_status locate(struct evq_cli *cli, const char *path, struct loca
                                    err);
 }
 
-static enum evq_status inspect(const struct located *at, struct evq_ready *ready,
-                               char fingerprint[33], struct evq_buffer *manifest,
-                               struct evq_error *err)
+static enum evq_status inspect(struct evq_cli *cli, const struct located *at,
+                               struct evq_ready *ready, char fingerprint[33],
+                               struct evq_buffer *manifest, struct evq_error *err)
 {
+    if (at->root->is_remote) {
+        return evq_remote_checkpoint_inspect(cli, at->root, at->path, at->real, ready, fingerprint,
+                                             manifest, err);
+    }
     int fd = open(at->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open the root '%s' at '%s': %s", at->root->name,
@@ -230,6 +239,17 @@ static enum evq_status fill_job(struct evq_job *job, const struct evq_submission
     job->param_count = s->param_count;
     job->needs_given = s->needs[0] != '\0';
     return evq_needs_parse(s->needs, job->arena, &job->needs, err);
+}
+
+/* Says once that a store keeps no copy for us. */
+static void pin_refuse(struct evq_cli *cli)
+{
+    if (!cli->pin_told) {
+        evq_cli_say(cli,
+                    "evalq: remote checkpoints cannot be pinned, so one that is deleted before "
+                    "its evaluation is skipped (vanished)");
+    }
+    cli->pin_told = true;
 }
 
 static enum evq_status make_pin(struct evq_cli *cli, const struct evq_submission *s,
@@ -298,7 +318,7 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
     enum evq_status status = job == NULL ? evq_error_set(err, EVQ_E_NOMEM, "no memory for a job")
                                          : locate(cli, path, &at, err);
     if (status == EVQ_OK) {
-        status = inspect(&at, s->ready, ret_sent->fingerprint, &manifest, err);
+        status = inspect(cli, &at, s->ready, ret_sent->fingerprint, &manifest, err);
     }
     const char *manifest_text = status == EVQ_OK ? evq_buffer_string(&manifest) : NULL;
     for (size_t i = 0; status == EVQ_OK && i < s->suite_count; i++) {
@@ -313,7 +333,9 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
             ret_sent->fingerprint[0] = '\0'; // Tells the caller that nothing was sent.
         }
     }
-    if (status == EVQ_OK && s->pin) {
+    if (status == EVQ_OK && s->pin && at.root->is_remote) {
+        pin_refuse(cli);
+    } else if (status == EVQ_OK && s->pin) {
         pin = calloc(1, sizeof *pin);
         status = pin == NULL ? evq_error_set(err, EVQ_E_NOMEM, "no memory for a pin")
                              : make_pin(cli, s, &at, step, ret_sent->fingerprint, ids, pin, err);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/remote/address.h"
+
 #define REQUEST_VERSION 3 // Old rings may hold records of version 1 (no needs) or 2 (no held).
 
 struct request_head {
@@ -44,7 +46,8 @@ static void put_text(struct writer *writer, const char *text)
     put_bytes(writer, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
 }
 
-/* Makes the path absolute and removes "//", "/./" and a slash at its end. */
+/* Makes the path absolute, unless it is an address, and removes "//", "/./" and a slash at its end.
+ */
 static enum evq_status put_path(struct writer *writer, const char *path, struct evq_error *err)
 {
     EVQ_SUBMIT_BUFFER char full[2 * PATH_MAX];
@@ -54,6 +57,14 @@ static enum evq_status put_path(struct writer *writer, const char *path, struct 
     if (bytes >= PATH_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "path has %zu bytes, at most %d", bytes,
                              PATH_MAX - 1);
+    }
+    if (evq_address_is(path)) {
+        const enum evq_status status = evq_address_normalize(path, full, PATH_MAX, err);
+        if (status == EVQ_OK) {
+            put_text(writer, full);
+        }
+        return status == EVQ_E_LIMIT ? evq_error_set(err, EVQ_E_INVALID, "the address is too long")
+                                     : status;
     }
     if (path[0] != '/') {
         if (getcwd(full, PATH_MAX) == NULL) {

@@ -20,7 +20,9 @@ static enum evq_status look(const struct evq_config *config, struct evq_job *job
                             char fingerprint[33], struct evq_error *err)
 {
     const struct evq_root *root = evq_config_root_find(config, job->root);
-    const int fd = root != NULL ? open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    const int fd = root != NULL && !root->is_remote
+                       ? open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                       : -1;
     struct evq_buffer manifest;
     if (fd < 0) {
         return EVQ_OK;

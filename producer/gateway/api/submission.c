@@ -6,6 +6,7 @@
 
 #include "producer/gateway/api/body.h"
 #include "shared/base/clock.h"
+#include "shared/remote/address.h"
 
 #define DELAY_MS_MAX (30LL * 86400 * 1000)
 
@@ -66,17 +67,18 @@ static void read_place(struct evq_body *body, const struct evq_config *config,
     char real[PATH_MAX];
     const char *path = keep(body, s->job, evq_body_text(body, "path", ""));
     const char *name = evq_body_text(body, "root", "");
+    const bool absolute = path[0] == '/' || evq_address_is(path);
 
     if (path[0] == '\0') {
         evq_body_fail(body, "'path' is missing: name the checkpoint");
-    } else if (path[0] != '/' && name[0] == '\0') {
+    } else if (!absolute && name[0] == '\0') {
         evq_body_fail(body, "'root' is missing: name the root that contains '%.200s'", path);
-    } else if (path[0] == '/' && name[0] != '\0') {
+    } else if (absolute && name[0] != '\0') {
         evq_body_fail(body, "'path' is absolute: give it alone, or relative to 'root'");
     }
     s->job->root = keep(body, s->job, name);
     s->job->path = path;
-    if (path[0] != '/' || body->failed) {
+    if (!absolute || body->failed) {
         return;
     }
     if (evq_config_root_resolve(config, path, real, &root, &path, &err) != EVQ_OK) {
