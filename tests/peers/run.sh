@@ -49,6 +49,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
         install "what lmms_eval needs" fastapi==0.165.0 pydantic==2.14.3 httpx==0.28.1 uvicorn loguru python-dotenv jsonlines \
             pytablewriter sacrebleu evaluate datasets numexpr tenacity einops sympy tqdm-multiprocess latex2sympy2 zstandard pillow \
             nltk openai opencv-python-headless 'av<16' tiktoken scikit-learn 'filelock<4'
+        install "remote stores" 'moto[server]==5.2.5' s3fs==2026.9.0 paramiko==5.1.0
         DS_BUILD_OPS=0 install deepspeed --no-build-isolation --no-deps deepspeed==0.19.8 hjson py-cpuinfo ninja msgpack einops
         install "trainers" trl==1.16.0 datasets "ray[train]==2.60.0" optax==0.2.8 megatron-core==0.16.1
     fi

@@ -233,6 +233,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .root_fd = work->root_fd,
         .root_path = work->root_path,
         .path = evq_child_job_path(work),
+        .is_fetched = work->remote.directory[0] != '\0',
         .prepared = "",
         .shard = (int32_t)evq_channel_get_integer(note, "shard", -1),
         .shard_count = (int32_t)evq_channel_get_integer(note, "shard_count", 0),

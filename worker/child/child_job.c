@@ -71,6 +71,23 @@ static enum evq_status memory_open(const struct evq_config *config,
     return EVQ_OK;
 }
 
+/* A remote checkpoint is read in this machine's cache. */
+static enum evq_status remote_open(const struct evq_config *config, const struct evq_root *root,
+                                   const struct evq_eval_report *report, struct evq_child_job *work,
+                                   struct evq_error *err)
+{
+    const enum evq_status status =
+        evq_remote_fetch_open(config, root, work->job, report, &work->remote, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    work->root_path = work->remote.directory;
+    work->root_fd = open(work->remote.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return work->root_fd >= 0 ? EVQ_OK
+                              : evq_error_set(err, EVQ_E_IO, "open '%s': %s",
+                                              work->remote.directory, strerror(errno));
+}
+
 /* Splits "a\nb\n" in place. The pointers point into the text of the note. */
 static enum evq_status tasks_done_split(const struct evq_note *note, struct evq_child_job *work,
                                         struct evq_error *err)
@@ -97,7 +114,8 @@ enum evq_status evq_child_job_open(const struct evq_config *config, const struct
     const struct evq_field *record = evq_codec_note_field(note, "record");
     const char *suite = evq_channel_get_text(note, "suite");
 
-    *work = (struct evq_child_job){.root_fd = -1, .fetched = {.directory_fd = -1}};
+    *work = (struct evq_child_job){
+        .root_fd = -1, .fetched = {.directory_fd = -1}, .remote = {.lock_fd = -1}};
     work->id = evq_channel_get_text(note, "id");
     work->suite = evq_config_suite(config, suite);
     if (work->suite == NULL ||
@@ -129,6 +147,9 @@ enum evq_status evq_child_job_open(const struct evq_config *config, const struct
             work->job->root);
     }
     work->root_path = root->path;
+    if (root->is_remote) {
+        return remote_open(config, root, report, work, err);
+    }
     work->root_fd = open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const int open_errno = errno;
     if (root == &config->shm) {
@@ -149,11 +170,15 @@ void evq_child_job_close(struct evq_child_job *work)
 {
     evq_file_close(&work->root_fd);
     evq_fetch_close(&work->fetched);
+    evq_remote_fetch_close(&work->remote);
     evq_job_free(work->job);
 }
 
 const char *evq_child_job_path(const struct evq_child_job *work)
 {
+    if (work->remote.directory[0] != '\0') {
+        return work->remote.name;
+    }
     return work->fetched.directory[0] != '\0' ? work->fetched.name
                                               : evq_placement_pick(work->root_fd, work->job);
 }

@@ -8,6 +8,7 @@
 #include "shared/config/config.h"
 #include "shared/queue/codec.h"
 #include "worker/child/fetch.h"
+#include "worker/child/remote_fetch.h"
 #include "worker/evaluators/evaluator.h"
 
 struct evq_child_job {
@@ -16,16 +17,17 @@ struct evq_child_job {
     const struct evq_suite *suite;
     const char *root_path; // The directory of the root, or of what was fetched.
     int root_fd;
-    struct evq_fetched fetched; // Weights that came from another machine's memory.
+    struct evq_fetched fetched;       // Weights that came from another machine's memory.
+    struct evq_remote_fetched remote; // A checkpoint of a remote root, in the cache.
     const char **tasks_done;
     size_t task_done_count;
 };
 
 /*
- * Reads the job from a note. Fetches weights that lie in another machine's memory and reports the
- * progress. The texts belong to the note, which must outlive the job. EVQ_E_RETRY,
- * EVQ_E_INCOMPLETE: the set-up of this machine is at fault. Call evq_child_job_close() whatever the
- * result.
+ * Reads the job from a note. Fetches weights that are in another machine's memory, or a checkpoint
+ * of a remote root, and reports the progress. The texts belong to the note, which must outlive the
+ * job. EVQ_E_RETRY, EVQ_E_INCOMPLETE: the set-up of this machine is at fault. Others as
+ * evq_remote_fetch_open(). Call evq_child_job_close() whatever the result.
  */
 enum evq_status evq_child_job_open(const struct evq_config *config, const struct evq_note *note,
                                    const struct evq_eval_report *report, struct evq_child_job *work,

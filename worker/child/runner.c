@@ -397,7 +397,7 @@ static enum evq_status watched_eval(struct evq_runner *runner, const char *id, s
     if (status != EVQ_OK) {
         return status;
     }
-    if (request->job != NULL && request->job->fingerprint != NULL &&
+    if (request->job != NULL && !request->is_fetched && request->job->fingerprint != NULL &&
         request->job->fingerprint[0] != '\0' && strcmp(request->job->fingerprint, before) != 0) {
         return changed_error(request, "is not the one that was submitted: its content changed",
                              err);
