@@ -209,8 +209,9 @@ static enum evq_status error_read(const struct evq_remote_line *line, struct evq
     static const struct {
         const char *word;
         enum evq_status status;
-    } kinds[] = {{"gone", EVQ_E_GONE},        {"changed", EVQ_E_CHANGED}, {"full", EVQ_E_FULL},
-                 {"setup", EVQ_E_INCOMPLETE}, {"invalid", EVQ_E_INVALID}, {"retry", EVQ_E_RETRY}};
+    } kinds[] = {{"gone", EVQ_E_GONE},       {"changed", EVQ_E_CHANGED},
+                 {"full", EVQ_E_FULL},       {"setup", EVQ_E_INCOMPLETE},
+                 {"invalid", EVQ_E_INVALID}, {"corrupt", EVQ_E_CORRUPT}};
     enum evq_status status = EVQ_E_RETRY;
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {

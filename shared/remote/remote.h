@@ -50,7 +50,8 @@ enum evq_status evq_remote_send(struct evq_remote *remote, const char *const *wo
  * not wait). Other errors end the request: EVQ_E_GONE: the checkpoint does not exist.
  * EVQ_E_CHANGED: it is another one. EVQ_E_FULL: the disk is full. EVQ_E_INCOMPLETE: this machine's
  * set-up is at fault, for example a missing package or expired credentials. EVQ_E_INVALID: the
- * address cannot name a checkpoint. EVQ_E_RETRY: the store or the helper failed.
+ * address cannot name a checkpoint. EVQ_E_CORRUPT: the data
+ * has another digest than the store announced. EVQ_E_RETRY: the store or the helper failed.
  */
 enum evq_status evq_remote_next(struct evq_remote *remote, int64_t deadline_ms,
                                 struct evq_remote_line *ret_line,

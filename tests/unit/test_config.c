@@ -537,41 +537,6 @@ static void config_root_match_takes_the_longest_by_component(void **state)
     evq_config_free(config);
 }
 
-static void config_matches_an_address_with_the_longest_remote_root(void **state)
-{
-    char real[PATH_MAX];
-    const struct evq_root *found = NULL;
-    const char *tail = NULL;
-    struct evq_error err;
-
-    (void)state;
-    struct evq_config *config =
-        parsed("roots: {all: s3://bucket, run: s3://bucket/run/, here: /data}\n"
-               "worker: {python: .venv/bin/python, cache: {directory: cache, bytes: 2GB}}");
-    assert_true(config->roots[0].is_remote && !config->roots[2].is_remote);
-    assert_string_equal(config->roots[1].path, "s3://bucket/run");
-    assert_string_equal(config->worker.python, "/etc/evalq/.venv/bin/python");
-    assert_string_equal(config->worker.cache, "/etc/evalq/cache");
-    assert_int_equal(config->worker.cache_bytes, 2000000000);
-    assert_matches(config, "s3://bucket/run/step-5", "run", "step-5");
-    assert_matches(config, "s3://bucket/run//./step-5/", "run", "step-5");
-    assert_matches(config, "s3://bucket/runner/step-5", "all", "runner/step-5");
-    assert_matches(config, "s3://bucket/run", "run", ".");
-    assert_matches(config, "/data/x", "here", "x");
-    assert_status(
-        evq_config_root_resolve(config, "gs://bucket/run-7/step-5", real, &found, &tail, &err),
-        EVQ_E_NOT_FOUND);
-    assert_holds(err.message, "'gs://bucket/run-7/step-5' lies beneath no root; add to "
-                              "/etc/evalq/evalq.yaml: roots: {run-7: gs://bucket/run-7}");
-    assert_status(evq_config_root_resolve(config, "gs://bucket", real, &found, &tail, &err),
-                  EVQ_E_NOT_FOUND);
-    assert_holds(err.message, "roots: {bucket: gs://bucket}");
-    assert_status(
-        evq_config_root_resolve(config, "https://me:secret@bucket/run", real, &found, &tail, &err),
-        EVQ_E_INVALID);
-    evq_config_free(config);
-}
-
 static void config_nearest_finds_slips_only(void **state)
 {
     (void)state;
@@ -612,7 +577,6 @@ int main(void)
                                         place_teardown),
         cmocka_unit_test_setup_teardown(config_root_match_takes_the_longest_by_component,
                                         place_setup, place_teardown),
-        cmocka_unit_test(config_matches_an_address_with_the_longest_remote_root),
         cmocka_unit_test(config_nearest_finds_slips_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

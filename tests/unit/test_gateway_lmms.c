@@ -161,7 +161,7 @@ static void requests_beyond_what_a_job_carries_are_refused(void **state)
 
 static void output_goes_beneath_a_root_and_into_no_checkpoint(void **state)
 {
-    static const struct evq_root roots[] = {{"data", "/data"}};
+    static const struct evq_root roots[] = {{.name = "data", .path = "/data"}};
     static const struct evq_config config = {.roots = roots, .root_count = 1};
     static const struct evq_lmms_paths place = {.run = "r-1", .absolute = "/data/r/step_5"};
     static const char *const pairs[][2] = {
@@ -193,7 +193,7 @@ static void output_goes_beneath_a_root_and_into_no_checkpoint(void **state)
 static void run_is_named_for_the_training_and_what_is_asked(void **state)
 {
     const struct fixture_folder *folder = *state;
-    const struct evq_root roots[] = {{"data", folder->path}};
+    const struct evq_root roots[] = {{.name = "data", .path = folder->path}};
     const struct evq_config config = {.roots = roots, .root_count = 1};
     struct evq_lmms_paths places[4];
     static const char *const names[] = {"a b/checkpoint-100", "a b/checkpoint-200",

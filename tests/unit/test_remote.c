@@ -79,6 +79,59 @@ static void address_is_normalized_or_refused(void **state)
     assert_false(evq_address_is("C:/x"));
 }
 
+static void assert_matches(const struct evq_config *config, const char *address, const char *root,
+                           const char *path)
+{
+    char real[PATH_MAX];
+    const struct evq_root *found = NULL;
+    const char *tail = NULL;
+    struct evq_error err;
+
+    assert_status_err(evq_config_root_resolve(config, address, real, &found, &tail, &err), EVQ_OK,
+                      &err);
+    assert_string_equal(found->name, root);
+    assert_string_equal(tail, path);
+}
+
+static void config_matches_an_address_with_the_longest_remote_root(void **state)
+{
+    char real[PATH_MAX];
+    const struct evq_root *found = NULL;
+    const char *tail = NULL;
+    struct evq_error err;
+
+    (void)state;
+    static const char text[] =
+        "roots: {all: s3://bucket, run: s3://bucket/run/, here: /data}\n"
+        "worker: {python: .venv/bin/python, cache: {directory: cache, bytes: 2GB}}";
+    struct evq_config *config = NULL;
+
+    assert_status_err(evq_config_parse(text, strlen(text), "/etc/evalq/evalq.yaml", &config, &err),
+                      EVQ_OK, &err);
+    assert_true(config->roots[0].is_remote && !config->roots[2].is_remote);
+    assert_string_equal(config->roots[1].path, "s3://bucket/run");
+    assert_string_equal(config->worker.python, "/etc/evalq/.venv/bin/python");
+    assert_string_equal(config->worker.cache, "/etc/evalq/cache");
+    assert_int_equal(config->worker.cache_bytes, 2000000000);
+    assert_matches(config, "s3://bucket/run/step-5", "run", "step-5");
+    assert_matches(config, "s3://bucket/run//./step-5/", "run", "step-5");
+    assert_matches(config, "s3://bucket/runner/step-5", "all", "runner/step-5");
+    assert_matches(config, "s3://bucket/run", "run", ".");
+    assert_matches(config, "/data/x", "here", "x");
+    assert_status(
+        evq_config_root_resolve(config, "gs://bucket/run-7/step-5", real, &found, &tail, &err),
+        EVQ_E_NOT_FOUND);
+    assert_holds(err.message, "'gs://bucket/run-7/step-5' lies beneath no root; add to "
+                              "/etc/evalq/evalq.yaml: roots: {run-7: gs://bucket/run-7}");
+    assert_status(evq_config_root_resolve(config, "gs://bucket", real, &found, &tail, &err),
+                  EVQ_E_NOT_FOUND);
+    assert_holds(err.message, "roots: {bucket: gs://bucket}");
+    assert_status(
+        evq_config_root_resolve(config, "https://me:secret@bucket/run", real, &found, &tail, &err),
+        EVQ_E_INVALID);
+    evq_config_free(config);
+}
+
 /* ---- the helper ---- */
 
 /* Writes a program that stands for the interpreter. */
@@ -414,6 +467,7 @@ int main(void)
     cmocka_unit_test_setup_teardown(test, fixture_folder_setup, fixture_folder_teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(address_is_normalized_or_refused),
+        cmocka_unit_test(config_matches_an_address_with_the_longest_remote_root),
         FRESH(helper_answers_and_failures_are_told_apart),
         cmocka_unit_test(helper_that_cannot_be_started_is_a_fault_of_the_set_up),
         FRESH(helper_gets_no_address_of_redis_and_no_separator),

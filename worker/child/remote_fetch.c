@@ -189,6 +189,17 @@ static enum evq_status names_make(const struct evq_root *root, struct fetch *fet
     return EVQ_OK;
 }
 
+/* A store that fails is not the job's fault, so the attempt is not charged. Wrong data is charged:
+ * otherwise it would be fetched again and again. */
+static enum evq_status status_map(enum evq_status status, struct evq_error *err)
+{
+    if (status == EVQ_E_RETRY || status == EVQ_E_CORRUPT) {
+        err->status = status == EVQ_E_RETRY ? EVQ_E_INCOMPLETE : EVQ_E_RETRY;
+        return err->status;
+    }
+    return status;
+}
+
 enum evq_status evq_remote_fetch_open(const struct evq_config *config, const struct evq_root *root,
                                       const struct evq_job *job,
                                       const struct evq_eval_report *report,
@@ -226,7 +237,7 @@ enum evq_status evq_remote_fetch_open(const struct evq_config *config, const str
     }
     evq_remote_close(fetch->remote);
     free(fetch);
-    return status;
+    return status_map(status, err);
 }
 
 void evq_remote_fetch_close(struct evq_remote_fetched *fetched)

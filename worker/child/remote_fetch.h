@@ -19,8 +19,9 @@ struct evq_remote_fetched {
  * Makes sure that the job's checkpoint is in the cache. report hears of the progress and can stop
  * it. EVQ_OK: the caller calls evq_remote_fetch_close(). EVQ_E_GONE, EVQ_E_CHANGED: the store has
  * it no more, or has another one. EVQ_E_FULL: the disk or the cache is full; the attempt is not
- * charged. EVQ_E_INCOMPLETE: this machine's set-up is at fault. EVQ_E_RETRY: the store failed, or
- * the checkpoint is larger than the cache. EVQ_E_STOPPED; EVQ_E_INVALID; EVQ_E_IO; EVQ_E_NOMEM.
+ * charged. EVQ_E_INCOMPLETE: the store fails, this machine's set-up is at fault, or
+ * the checkpoint is larger than the cache; not charged either. EVQ_E_RETRY: the data is damaged.
+ * EVQ_E_STOPPED; EVQ_E_INVALID; EVQ_E_IO; EVQ_E_NOMEM.
  */
 enum evq_status evq_remote_fetch_open(const struct evq_config *config, const struct evq_root *root,
                                       const struct evq_job *job,

@@ -9,7 +9,7 @@ fields that are separated by tabs. It ends with its parent, or when its input en
 
 KEY is "root:path", the name of the checkpoint for all machines; it is part of the fingerprint. KIND
 is "d" (a directory) or "f" (a file). Any request can end with @error KIND MESSAGE instead; KIND is
-gone, changed, full, setup, invalid or retry. Credentials come from the environment."""
+gone, changed, full, setup, invalid, corrupt or retry. Credentials come from the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import sys
 import threading
 from typing import List
 
-from .errors import Failure, explain
+from .errors import Failure, explain, repeat
 from .listing import Checkpoint, Store
 from .transfer import fetch
 
@@ -52,6 +52,7 @@ class Helper:
     def __init__(self) -> None:
         self.store: "Store | None" = None
         self.last: "Checkpoint | None" = None
+        self.never = threading.Event()  # The process ends while it pauses.
 
     def _store(self, address: str) -> Store:
         if self.store is None or not self.store.serves(address):
@@ -60,7 +61,8 @@ class Helper:
 
     def _list(self, address: str, key: str) -> Checkpoint:
         self.last = None
-        self.last = self._store(address).checkpoint(address, key)
+        store = self._store(address)
+        self.last = repeat(lambda: store.checkpoint(address, key), self.never)
         return self.last
 
     def list(self, address: str, key: str) -> None:
@@ -70,7 +72,8 @@ class Helper:
         _say("listing", found.fingerprint, found.bytes, found.kind)
 
     def scan(self, address: str, key: str) -> None:
-        for name, found in self._store(address).children(address, key):
+        store = self._store(address)
+        for name, found in repeat(lambda: list(store.children(address, key)), self.never):
             _say("entry", name, found.kind, found.fingerprint, found.bytes)
         _say("end")
 
@@ -83,7 +86,7 @@ class Helper:
             raise Failure("changed", f"'{address}' is not the one that was submitted: its files changed")
         store = self._store(address)
         fetch(store, found, directory, lambda done, total: _say("progress", done, total))
-        if store.checkpoint(address, key).fingerprint != fingerprint:
+        if repeat(lambda: store.checkpoint(address, key), self.never).fingerprint != fingerprint:
             raise Failure("changed", f"'{address}' changed while it was fetched")
         _say("end")
 

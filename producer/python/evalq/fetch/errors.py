@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import random
 import re
-from typing import Any
+import threading
+from typing import Any, Callable, TypeVar
 
 # For each scheme its package, and where the package finds credentials.
 SCHEMES = {
@@ -19,8 +21,13 @@ SCHEMES = {
 }
 
 
+TRIES = 6
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 15.0
+Result = TypeVar("Result")
+
+
 class Failure(Exception):
-    """kind: gone, changed, full, setup, invalid or retry."""
+    """kind: gone, changed, full, setup, invalid, corrupt or retry."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -36,6 +43,22 @@ def _status(error: Any) -> int:
         if isinstance(value, int) and 400 <= value < 600:
             return value
     return int(getattr(response, "status_code", 0) or 0)
+
+
+def repeat(action: Callable[[], Result], stop: threading.Event, tries: int = TRIES) -> Result:
+    """Calls the action until it succeeds, with pauses that double. Raises the last error, or one that
+    another try cannot help."""
+    pause = PAUSE_SECONDS
+    for attempt in range(tries):
+        try:
+            return action()
+        except Exception as error:  # pylint: disable=broad-except
+            if is_permanent(error) or attempt == tries - 1:
+                raise
+        if stop.wait(pause * random.uniform(0.75, 1.25)):
+            raise Failure("retry", "stopped")
+        pause = min(2 * pause, PAUSE_SECONDS_MAX)
+    raise AssertionError("unreachable")
 
 
 def is_permanent(error: BaseException) -> bool:

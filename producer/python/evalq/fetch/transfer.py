@@ -8,19 +8,15 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import os
-import random
 import shutil
 import threading
-import time
-from typing import Any, Callable, Dict, List, Set, Tuple
+from typing import Callable, Dict, List, Set, Tuple
 
-from .errors import Failure, is_permanent
+from .errors import Failure, repeat
 from .listing import Checkpoint, File, Store
 
 PART_BYTES = 16 << 20
 PARALLEL = 8
-TRIES = 6  # Of one part, with pauses that double.
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 15.0
 SLOW_BYTES_PER_SECOND = 50000  # A part that is slower is asked for again.
 SLOW_SECONDS = 60.0
 JOURNAL = ".evalq-parts"
@@ -125,7 +121,7 @@ class Fetch:
         file = self.found.files[number]
         fd = os.open(self._path(file), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            view = memoryview(self._read(file, at, size) if size > 0 else b"")
+            view = memoryview(repeat(lambda: self._read(file, at, size), self.stop) if size > 0 else b"")
             while view:
                 written = os.pwrite(fd, view, at + size - len(view))
                 view = view[written:]
@@ -141,36 +137,25 @@ class Fetch:
             os.close(fd)
 
     def _read(self, file: File, at: int, size: int) -> bytes:
-        pause = PAUSE_SECONDS
-        for attempt in range(TRIES):
-            if self.stop.is_set():
-                raise Failure("retry", "stopped")
-            try:
-                if not file.has_ranges:  # The file is written as it comes.
-                    self.store.fs.get_file(file.place, self._path(file))
-                    data, came = b"", os.path.getsize(self._path(file))
-                else:
-                    data = self._read_once(file, at, size)
-                    came = len(data)
-                if came == size:
-                    return data
-                raise OSError(f"{came} of {size} bytes came")
-            except Exception as error:  # pylint: disable=broad-except
-                if is_permanent(error) or attempt == TRIES - 1:
-                    raise
-            self.stop.wait(pause * random.uniform(0.75, 1.25))
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
-        raise AssertionError("unreachable")
-
-    def _read_once(self, file: File, at: int, size: int) -> Any:
-        fs = self.store.fs
-        if not fs.async_impl:
+        fs, data = self.store.fs, b""
+        if not file.has_ranges:  # The file is written as it comes.
+            fs.get_file(file.place, self._path(file))
+            came = os.path.getsize(self._path(file))
+        elif fs.async_impl:
+            limit = max(SLOW_SECONDS, size / SLOW_BYTES_PER_SECOND)
+            data = fs.cat_file(file.place, start=at, end=at + size, timeout=limit)
+            came = len(data)
+        else:
             with fs.open(file.place, "rb", cache_type="none", block_size=size) as source:
                 if hasattr(source, "readv"):  # paramiko: many requests are under way at once.
-                    return b"".join(source.readv([(at, size)]))
-                source.seek(at)
-                return source.read(size)
-        return fs.cat_file(file.place, start=at, end=at + size, timeout=max(SLOW_SECONDS, size / SLOW_BYTES_PER_SECOND))
+                    data = b"".join(source.readv([(at, size)]))
+                else:
+                    source.seek(at)
+                    data = source.read(size)
+            came = len(data)
+        if came != size:
+            raise OSError(f"{came} of {size} bytes came")
+        return data
 
     def _verify(self, number: int, fd: int) -> None:
         file = self.found.files[number]
@@ -180,7 +165,7 @@ class Fetch:
             if found != announced and not self.store.hides_digest(file):
                 with self.lock:
                     self.journal.drop(number)
-                raise Failure("retry", f"'{file.place}' was fetched with the {kind} digest {found}, but the store has {announced}")
+                raise Failure("corrupt", f"'{file.place}' was fetched with the {kind} digest {found}, but the store has {announced}")
         os.fsync(fd)
 
 
