@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import os
+import logging
 import re
 import threading
 import time
@@ -19,10 +19,11 @@ KEYS = {"AWS_ACCESS_KEY_ID": "planted-key", "AWS_SECRET_ACCESS_KEY": "planted-se
 
 class Fault:
     """What the proxy does to a request: status (an answer instead of the store's), cut_at (bytes of
-    the body before the connection is cut), pause (seconds between blocks of 64 KiB)."""
+    the body before the connection is cut), pause (seconds between blocks of 64 KiB), flip (changes
+    the first byte)."""
 
-    def __init__(self, status: int = 0, code: str = "", cut_at: int = -1, pause: float = 0) -> None:
-        self.status, self.code, self.cut_at, self.pause = status, code, cut_at, pause
+    def __init__(self, status: int = 0, code: str = "", cut_at: int = -1, pause: float = 0, flip: bool = False) -> None:
+        self.status, self.code, self.cut_at, self.pause, self.flip = status, code, cut_at, pause, flip
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -44,6 +45,8 @@ class Proxy(BaseHTTPRequestHandler):
         upstream.request(self.command, self.path, body, {name: value for name, value in self.headers.items()})
         answer = upstream.getresponse()
         data = answer.read()
+        if fault.flip and data:
+            data = bytes([data[0] ^ 1]) + data[1:]
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "server", "date", "content-length"):
@@ -77,6 +80,7 @@ class Store:
     """The server, the proxy, and a client that writes past the proxy."""
 
     def __init__(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # It would print each request.
         self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.server.start()
         self.port = self.server.get_host_and_port()[1]
@@ -120,7 +124,3 @@ class Store:
         """How often the content of an object was asked for."""
         with self.lock:
             return sum(method == "GET" and f"/{BUCKET}/{key}" in path and not re.search(r"[?&](list-type|prefix)=", path) for method, path in self.requests)
-
-
-def random_bytes(count: int) -> bytes:
-    return os.urandom(count)

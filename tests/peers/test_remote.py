@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -111,13 +112,14 @@ class Remote(unittest.TestCase):
         return dict(told["results"][0]["metrics"])
 
     def show(self, job: str) -> Dict[str, Any]:
-        return dict(json.loads(self.evalq("show", job, "--json")))
+        told = json.loads(self.evalq("show", job, "--json"))
+        return {**told["job"], "attempts": int(told["job"].get("attempts", 0)), "detail": str(told.get("detail")), "why": str(told)}
 
     def job_of(self, told: str) -> str:
         return told.split()[0]
 
     def await_state(self, job: str, state: str) -> Dict[str, Any]:
-        until(lambda: self.show(job)["state"] == state, f"{job} is {state}: {self.show(job)}")
+        until(lambda: self.show(job)["state"] == state, f"{job} is {state}")
         return self.show(job)
 
 
@@ -161,7 +163,7 @@ class RemoteTest(Remote):
         self.scene.start_worker()
         self.assertEqual(self.metrics("step-1"), first)
         # Its files changed after the scan, so the job of the scan does not count them.
-        self.assertEqual(self.await_state("r/2/regular/sizes", "skipped")["reason"][:7], "changed")
+        self.assertIn("changed", self.await_state("r/2/regular/sizes", "skipped")["why"])
         self.assertEqual(self.metrics("step-2"), {**second, "files": 3})
 
     def test_watch_takes_what_is_uploaded_later(self) -> None:
@@ -180,8 +182,8 @@ class RemoteTest(Remote):
         self.put("step-1", 1000, 9)
         self.store.delete("run/step-2/model.bin", "run/step-2/sub/config.json")
         self.scene.start_worker()
-        self.assertRegex(self.await_state(jobs[0], "skipped")["reason"], "changed")
-        self.assertRegex(self.await_state(jobs[1], "skipped")["reason"], "vanished")
+        self.assertIn("changed: ", self.await_state(jobs[0], "skipped")["why"])
+        self.assertIn("vanished: ", self.await_state(jobs[1], "skipped")["why"])
         self.assertEqual(os.listdir(os.path.join(self.scene.out, "cache")), [])
 
     def test_changed_during_the_fetch_is_skipped(self) -> None:
@@ -197,7 +199,7 @@ class RemoteTest(Remote):
 
         self.store.rule = rule
         self.scene.start_worker()
-        self.assertRegex(self.await_state(job, "skipped")["reason"], "changed while it was fetched")
+        self.assertIn("the files changed during the fetch", self.await_state(job, "skipped")["why"])
 
     def test_cuts_throttling_and_slow_replies_end_well(self) -> None:
         want = self.put("step-1", 40 * MB)
@@ -214,6 +216,17 @@ class RemoteTest(Remote):
         self.scene.start_worker()
         self.assertEqual(self.metrics("step-1"), want)
         self.assertEqual(self.show("r/1/regular/sizes")["attempts"], 1)
+
+    def test_damaged_data_is_never_evaluated(self) -> None:
+        want = self.put("step-1", MB)
+        self.store.rule = lambda method, path: Fault(flip=True) if method == "GET" and "model.bin" in path else None
+        job = self.job_of(self.submit("step-1"))
+        self.scene.start_worker()
+        until(lambda: "with the md5 digest" in self.show(job)["why"], "the worker tells it")
+        self.assertGreaterEqual(self.show(job)["attempts"], 1)  # Or it would be fetched for ever.
+        self.store.rule = None
+        self.await_state(job, "done")
+        self.assertEqual(self.metrics("step-1"), want)
 
     def test_kill_of_the_helper_and_the_worker_continues(self) -> None:
         want = self.put("step-1", 80 * MB)  # Six parts.
@@ -271,10 +284,10 @@ class RemoteTest(Remote):
         job = self.job_of(self.submit("step-1"))
         self.store.rule = lambda method, path: Fault(403, "ExpiredToken")
         self.scene.start_worker()
-        until(lambda: "expired" in str(self.show(job)), "the reason is shown")
-        self.assertIn("are its credentials (AWS_ACCESS_KEY_ID or AWS_PROFILE) right and not expired?", str(self.show(job)))
+        until(lambda: "expired" in self.show(job)["why"], "the reason is shown")
+        self.assertIn("credentials are wrong or expired (AWS_ACCESS_KEY_ID or AWS_PROFILE)", self.show(job)["why"])
         self.assertEqual(self.show(job)["attempts"], 0)
-        self.assertIn("right and not expired", self.submit("step-1", code=9))
+        self.assertIn("credentials are wrong or expired", self.submit("step-1", code=9))
         self.store.rule = None
         self.await_state(job, "done")
         self.assertEqual(self.metrics("step-1"), want)
@@ -283,7 +296,7 @@ class RemoteTest(Remote):
         self.put("step-1", 101 * 1000 * 1000)
         job = self.job_of(self.submit("step-1"))
         self.scene.start_worker()
-        until(lambda: "worker.cache.bytes allows 100000000 here" in str(self.show(job)), "the reason is shown")
+        until(lambda: "worker.cache.bytes allows 100000000 here" in self.show(job)["why"], "the reason is shown")
         self.assertEqual(self.store.reads(), 0)
 
     def test_cache_evicts_what_was_used_least_recently(self) -> None:
@@ -307,7 +320,7 @@ class RemoteTest(Remote):
         self.assertIn("has a password", refused("https://me:planted@host/run"))
         self.assertIn("has a query", refused("https://host/run?sig=planted"))
         self.assertIn("unknown scheme, expected s3, gs", refused("ftp://host/run"))
-        self.assertIn("does not exist in the store", self.submit("step-404", code=9))
+        self.assertIn("the store does not have", self.submit("step-404", code=9))
         self.put("step-1", 10)
         fake = os.path.join(self.scene.directory, "fake")
         os.mkdir(fake)
@@ -319,6 +332,70 @@ class RemoteTest(Remote):
         self.assertIn("'/nowhere/python' cannot be started", self.submit("step-1", code=9))
 
 
+@unittest.skipUnless(importlib.util.find_spec("paramiko"), "paramiko is not installed")
+class OtherStoresTest(Remote):
+    """A web server and SFTP: the same checkpoint, without S3."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = os.path.join(self.scene.directory, "shared")
+        os.makedirs(os.path.join(self.root, "run", "step-1", "sub"))
+        self.data = os.urandom(20 * MB)
+        for name, data in (("model.bin", self.data), ("sub/config.json", b"{}")):
+            with open(os.path.join(self.root, "run", "step-1", name), "wb") as file:
+                file.write(data)
+        whole = self.data + b"{}"
+        self.want = {"bytes": len(whole), "crc": zlib.crc32(whole), "files": 2}
+
+    def configure(self, address: str) -> None:
+        self.scene.write_config(CONFIG.replace("s3://training/run", address))
+        self.scene.start_worker()
+        self.address = address
+
+    def evaluate(self, name: str) -> Dict[str, float]:
+        told = json.loads(self.evalq("submit", f"{self.address}/{name}", "--run", "r", "--step", "1", "--suite", "sizes", "--wait", "--json"))
+        self.assertEqual([job["state"] for job in told["jobs"]], ["done"])
+        return dict(told["results"][0]["metrics"])
+
+    def web(self, has_ranges: bool) -> None:
+        from other_stores import serve_web
+
+        server = serve_web(self.root, has_ranges)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.configure(f"http://127.0.0.1:{server.server_address[1]}/run")
+
+    def test_web_server_with_ranges(self) -> None:
+        self.web(has_ranges=True)
+        self.assertEqual(self.evaluate("step-1"), self.want)
+        told = json.loads(self.evalq("scan", self.address, "--run", "s", "--suite", "sizes", "--json"))
+        self.assertEqual([one["name"] for one in told["checkpoints"]], ["step-1"])
+        self.assertIn("the store does not have", self.evalq("submit", f"{self.address}/step-9", "--run", "r", "--suite", "sizes", code=9))
+
+    def test_web_server_without_ranges(self) -> None:
+        self.web(has_ranges=False)
+        self.assertEqual(self.evaluate("step-1/model.bin"), {"bytes": len(self.data), "crc": zlib.crc32(self.data), "files": 1})
+
+    def test_sftp_of_a_known_host(self) -> None:
+        import paramiko
+        from other_stores import Sftp
+
+        key = paramiko.RSAKey.generate(2048)
+        server = Sftp(self.root, key)
+        self.addCleanup(server.close)
+        home = os.path.join(self.scene.directory, "home")
+        os.makedirs(os.path.join(home, ".ssh"), mode=0o700)
+        key.write_private_key_file(os.path.join(home, ".ssh", "id_rsa"))
+        self.scene.variables.update(HOME=home, SSH_AUTH_SOCK="")
+        self.configure(f"sftp://trainer@127.0.0.1:{server.port}/run")
+        # Nobody vouches for the host, so nothing is sent to it.
+        said = self.evalq("submit", f"{self.address}/step-1", "--run", "r", "--suite", "sizes", code=9)
+        self.assertIn("the key of the host is not the one in ~/.ssh/known_hosts, or is not there", said)
+        with open(os.path.join(home, ".ssh", "known_hosts"), "w", encoding="ascii") as file:
+            file.write(f"[127.0.0.1]:{server.port} ssh-rsa {server.host_key.get_base64()}\n")
+        self.assertEqual(self.evaluate("step-1"), self.want)
+
+
 @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
 class FullDiskTest(Remote):
     def test_full_disk_pauses_and_charges_nothing(self) -> None:
@@ -327,7 +404,7 @@ class FullDiskTest(Remote):
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", cache], capture_output=True, text=True, check=False)
         if mounted.returncode != 0:
             self.skipTest(f"a small disk cannot be mounted: {mounted.stderr}")
-        self.addCleanup(subprocess.run, ["umount", cache], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", cache], check=True)
         want = self.put("step-1", 20 * MB)
         job = self.job_of(self.submit("step-1"))
         self.scene.start_worker()

@@ -419,7 +419,7 @@ static void another_checkpoint_at_the_address_is_not_fetched(void **state)
     struct evq_error err;
 
     assert_status(fetch(folder, FETCHES, B, &report, &fetched, &err), EVQ_E_CHANGED);
-    assert_holds(err.message, "'s3://b/run/step-5' is not the one that was submitted");
+    assert_holds(err.message, "the files changed after the submit: 's3://b/run/step-5'");
     assert_false(is_there(folder, "cache/" A) || is_there(folder, "cache/" B ".lock"));
 }
 

@@ -119,8 +119,7 @@ static enum evq_status make(struct fetch *fetch, const char *path, int lock_fd,
 
     (void)snprintf(partial, sizeof(partial), "%s" EVQ_KEPT_DIRECTORY_PARTIAL, path);
     if (status == EVQ_OK && strcmp(listing.fingerprint, fetch->fingerprint) != 0) {
-        status = evq_error_set(err, EVQ_E_CHANGED,
-                               "'%.300s' is not the one that was submitted: its files changed",
+        status = evq_error_set(err, EVQ_E_CHANGED, "the files changed after the submit: '%.300s'",
                                fetch->address);
     }
     if (status == EVQ_OK) {

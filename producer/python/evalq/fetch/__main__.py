@@ -83,11 +83,11 @@ class Helper:
             found = self._list(address, key)
         self.last = None
         if found.fingerprint != fingerprint:
-            raise Failure("changed", f"'{address}' is not the one that was submitted: its files changed")
+            raise Failure("changed", f"the files changed after the submit: '{address}'")
         store = self._store(address)
         fetch(store, found, directory, lambda done, total: _say("progress", done, total))
         if repeat(lambda: store.checkpoint(address, key), self.never).fingerprint != fingerprint:
-            raise Failure("changed", f"'{address}' changed while it was fetched")
+            raise Failure("changed", f"the files changed during the fetch: '{address}'")
         _say("end")
 
     def answer(self, words: List[str]) -> None:

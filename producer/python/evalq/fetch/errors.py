@@ -82,14 +82,15 @@ def explain(error: BaseException, address: str) -> Failure:
     statuses = [status for status in map(_status, chain) if status]
     status = statuses[0] if statuses else 0
     if isinstance(error, FileNotFoundError) or status in (404, 410):
-        return Failure("gone", f"'{address}' does not exist in the store")
+        return Failure("gone", f"the store does not have '{address}'")
     names = " ".join(type(one).__name__ for one in chain)
-    refused = isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Authenti|BadHostKey", names)
-    if refused:
-        return Failure("setup", f"the store refuses to show '{address}'; are its credentials ({credentials}) right and not expired? {text}")
-    if status == 400 and re.search("expired|token", text, re.I):  # S3 says so of an expired session.
-        return Failure("setup", f"the store refuses to show '{address}': its credentials ({credentials}) are expired: {text}")
-    return Failure("retry", f"the store failed at '{address}': {text}")
+    if re.search("BadHostKey|SSHException", names) and ("known_hosts" in text or "BadHostKey" in names):
+        return Failure("setup", f"the key of the host is not the one in ~/.ssh/known_hosts, or is not there: {text}")
+    refused = isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Authenti", names)
+    # S3 answers 400 when a session has expired.
+    if refused or (status == 400 and re.search("expired|token", text, re.I)):
+        return Failure("setup", f"credentials are wrong or expired ({credentials}): the store refuses '{address}': {text}")
+    return Failure("retry", f"the store failed: {text} at '{address}'")
 
 
 def _one_line(error: BaseException) -> str:

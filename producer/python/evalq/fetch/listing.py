@@ -80,7 +80,8 @@ class Store:
             raise Failure("invalid", f"'{address}' has an unknown scheme, expected {', '.join(SCHEMES)}")
         import fsspec
 
-        options: Dict[str, Any] = {"use_listings_cache": False}
+        # SFTP would hand the option to ssh, and caches nothing.
+        options: Dict[str, Any] = {} if self.scheme == "sftp" else {"use_listings_cache": False}
         if self.scheme == "s3":
             options["config_kwargs"] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
         if self.scheme == "sftp":
@@ -139,7 +140,7 @@ class Store:
             return Checkpoint(address, key, True, [File(os.path.basename(place), place, info, self.scheme)])
         files = [File(name, one["name"], one, self.scheme) for name, one in self._find(place)]
         if not files:
-            raise Failure("gone", f"'{address}' does not exist in the store")
+            raise Failure("gone", f"the store does not have '{address}'")
         return Checkpoint(address, key, False, files)
 
     def hides_digest(self, file: File) -> bool:
