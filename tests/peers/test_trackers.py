@@ -329,7 +329,7 @@ class CometTest(TrackerTest, unittest.TestCase):
     def test_online_without_a_key_is_said(self) -> None:
         self.options = {"mode": "online"}
         (answer,) = self.feed(self.line("a", 1, acc=0.5), {"flush": 1})
-        self.assertIn("API key", answer["error"])
+        self.assertIn("Comet's API key is missing; set $COMET_API_KEY, or mode: offline", answer["error"])
 
     def tear(self) -> None:
         newest = max(glob.glob(os.path.join(self.store, "open", "*", "*", "messages.json")), key=os.path.getmtime)

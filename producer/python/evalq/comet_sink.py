@@ -158,8 +158,11 @@ def _load(settings: Dict[str, Any]) -> Any:
     import comet_ml
 
     if not hasattr(comet_ml, "ExperimentConfig"):
-        raise RuntimeError(f"comet_ml {comet_ml.__version__} is too old: pip install 'evalq[comet]'")
+        version = comet_ml.__version__
+        raise RuntimeError(f"comet_ml {version} is too old: pip install 'evalq[comet]'")
     settings["mode"] = settings.get("mode") or "online"
+    if settings["mode"] == "online" and not comet_ml.get_config("comet.api_key"):
+        raise RuntimeError("Comet's API key is missing; set $COMET_API_KEY, or mode: offline")
     settings["project"] = settings.get("project") or os.environ.get("COMET_PROJECT_NAME") or "evalq"
     _archive_left_experiments(settings)
     return comet_ml

@@ -93,7 +93,8 @@ def _load(settings: Dict[str, Any]) -> _Store:
     from trackio.sqlite_storage import SQLiteStorage
 
     if "log_ids" not in inspect.signature(SQLiteStorage.bulk_log).parameters:
-        raise RuntimeError(f"trackio {trackio.__version__} is too old: pip install 'evalq[trackio]'")
+        version = trackio.__version__
+        raise RuntimeError(f"trackio {version} is too old: pip install 'evalq[trackio]'")
     return _Store(settings)
 
 
