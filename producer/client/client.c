@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "producer/client/fork.h"
-#include "producer/client/submit_log/log_directory.h"
+#include "producer/client/submit_log/ring_directory.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
@@ -146,8 +146,8 @@ static enum evq_status settings_fill(const struct evalq_options *options,
     } else if (status == EVQ_OK) {
         unsigned at = 0;
         // Twice the ring, for what is spooled while Redis is away.
-        status = evq_log_directory_find(&at, 2 * (int64_t)ring_bytes, settings->ring_directory,
-                                        sizeof(settings->ring_directory), err);
+        status = evq_ring_directory_find(&at, 2 * (int64_t)ring_bytes, settings->ring_directory,
+                                         sizeof(settings->ring_directory), err);
     }
     if (status != EVQ_OK) {
         return status;

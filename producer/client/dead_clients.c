@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "producer/client/client.h"
-#include "producer/client/submit_log/log_directory.h"
 #include "producer/client/submit_log/ring.h"
+#include "producer/client/submit_log/ring_directory.h"
 #include "shared/base/clock.h"
 
 #define SHARE_MS 500 // The least time for one run.
@@ -115,7 +115,7 @@ enum evq_status evq_dead_clients_send(const struct evalq_options *options, const
     } else {
         // Whichever had room at the time.
         while (status == EVQ_OK &&
-               evq_log_directory_find(&at, 0, home, sizeof(home), NULL) == EVQ_OK) {
+               evq_ring_directory_find(&at, 0, home, sizeof(home), NULL) == EVQ_OK) {
             status = directory_send(options, home, queue, deadline_ms, &totals, err);
         }
     }

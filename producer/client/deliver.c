@@ -1,3 +1,4 @@
+/* Sends the jobs that are ready to Redis, or writes them to the spool. Declared in sender.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -234,7 +235,7 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
         return final_refusal(status) ? EVQ_E_RETRY : status;
     }
     for (size_t at = 0; at < batch->count; at++) {
-        evq_snapshots_place(sender, batch->jobs[at]);
+        evq_job_snapshots_set_address(sender, batch->jobs[at]);
     }
     status = batch_submit(sender, batch, err);
     if (status != EVQ_OK) {

@@ -1,4 +1,5 @@
-/* Takes submits out of a ring and keeps them until each is sent, spooled or refused. */
+/* Takes submits out of a ring and keeps them until each is sent, spooled or refused. Declared in
+ * sender.h. */
 #include <stdlib.h>
 #include <string.h>
 

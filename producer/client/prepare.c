@@ -61,7 +61,7 @@ static void pin_drop(const struct evq_pin *pin, const char *const *jobs, size_t 
         (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` removes the rest.
     }
     for (size_t at = 0; pin->found && at < job_count; at++) {
-        (void)!evq_pin_refused(pin->directory, jobs[at], NULL); // Likewise.
+        (void)!evq_pin_note_refused(pin->directory, jobs[at], NULL); // Likewise.
     }
 }
 
@@ -256,7 +256,7 @@ static void item_finish(struct evq_sender *sender, struct evq_pending *item,
         atomic_fetch_add(&sender->unpinned, 1);
     }
     if (exists && place->root == &evq_prepare_roots(sender)->shm) {
-        evq_snapshots_offer(sender, item, place->root);
+        evq_job_snapshots_offer(sender, item, place->root);
     }
     item->ready = true;
 }

@@ -182,13 +182,13 @@ bool evq_sender_all_sent(struct evq_sender *sender, uint64_t ring_position, uint
  */
 enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, int64_t ready_ms,
                                  bool patient) EVQ_CHECK_RESULT;
-/* Makes the thread check the pins once, if Redis can be reached. Waits for it until deadline_ms. */
+/* Makes the thread check the pins once, if Redis can be reached. Waits until deadline_ms. */
 void evq_sender_check_pins(struct evq_sender *sender, int64_t deadline_ms);
 void evq_sender_wake(struct evq_sender *sender); // Ends the thread's sleep.
 /* Waits until the thread reports progress, at most until until_ms (monotonic). The caller holds
  * progress_lock. */
 void evq_sender_wait(struct evq_sender *sender, int64_t until_ms);
-/* Wakes the threads that wait. failed: a try to send failed. */
+/* Wakes the threads that wait for progress. failed: a try to send failed. */
 void evq_sender_notify(struct evq_sender *sender, bool failed);
 
 /* ---- pending.c; the sender's thread ---- */
@@ -212,14 +212,14 @@ int64_t evq_prepare_due(struct evq_sender *sender, struct evq_submit_log *log);
 /* The configuration whose roots are valid now. */
 const struct evq_config *evq_prepare_roots(const struct evq_sender *sender);
 
-/* ---- snapshots/snapshots.c; the sender's thread ---- */
+/* ---- snapshots/job_snapshots.c; the sender's thread ---- */
 
 /* Adds to the jobs of an item in the root shm how other hosts can fetch its checkpoint. */
-void evq_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
-                         const struct evq_root *root);
+void evq_job_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
+                             const struct evq_root *root);
 /* Adds the address of this client's snapshot server to a job that is about to be sent. Call it when
  * the connection to Redis is open. */
-void evq_snapshots_place(struct evq_sender *sender, struct evq_job *job);
+void evq_job_snapshots_set_address(struct evq_sender *sender, struct evq_job *job);
 
 /* ---- deliver.c; the sender's thread ---- */
 

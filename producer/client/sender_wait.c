@@ -1,4 +1,4 @@
-/* The functions with which flush, close and wait wait for the sender's thread. */
+/* Waits for the sender's thread, for flush, close and wait. Declared in sender.h. */
 #include <unistd.h>
 
 #include "producer/client/sender.h"

@@ -1,7 +1,7 @@
 /*
  * evalq-gateway: the queue over HTTP.
  */
-#include "producer/gateway/service.h"
+#include "producer/gateway/gateway.h"
 #include "shared/base/program.h"
 
 static int serve(struct evq_options *options, struct evq_error *err)
@@ -20,7 +20,7 @@ static int serve(struct evq_options *options, struct evq_error *err)
         options->tokens = config->gateway.tokens;
     }
     options->lmms_open = options->lmms_open || config->gateway.lmms_open;
-    const enum evq_status status = evq_service_run(config, options, &signals, err);
+    const enum evq_status status = evq_gateway_run(config, options, &signals, err);
     evq_config_free(config);
     return evq_program_exit(status);
 }

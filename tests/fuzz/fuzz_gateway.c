@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "producer/gateway/api/routes.h"
-#include "producer/gateway/api/submission.h"
+#include "producer/gateway/api/submit_body.h"
 #include "tests/fuzz/request.h"
 
 /* A refusal: a code and one JSON object with a sentence. */
@@ -45,14 +45,14 @@ static void try_target(struct evq_http_request *request, const char *target)
 
 static void try_body(const struct evq_config *config, struct evq_http_request *request)
 {
-    struct evq_submission submission;
+    struct evq_submit_body submission;
     struct evq_http_reply reply;
     evq_http_reply_init(&reply);
-    if (!evq_submission_read(config, request, &submission, &reply)) {
+    if (!evq_submit_body_read(config, request, &submission, &reply)) {
         check_refusal(&reply);
         return;
     }
-    check(submission.suite_count >= 1 && submission.suite_count <= EVQ_SUBMISSION_SUITES_MAX);
+    check(submission.suite_count >= 1 && submission.suite_count <= EVQ_SUBMIT_BODY_SUITES_MAX);
     for (size_t i = 0; i < submission.suite_count; i++) {
         submission.job->suite = submission.suites[i];
         check(evq_job_check(submission.job, NULL) == EVQ_OK);

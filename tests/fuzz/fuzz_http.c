@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "producer/gateway/api/events.h"
-#include "producer/gateway/api/submission.h"
+#include "producer/gateway/api/submit_body.h"
 #include "producer/gateway/http/http_server.h"
 #include "tests/fuzz/file.h"
 #include "tests/fuzz/request.h"
@@ -28,7 +28,7 @@ bool evq_thread_pool_add(struct evq_thread_pool *pool, struct evq_exchange *exch
 {
     struct evq_http_request *request = &exchange->request;
     struct evq_http_reply *reply = &exchange->reply;
-    struct evq_submission submission;
+    struct evq_submit_body submission;
 
     (void)pool;
     check_request(request);
@@ -36,7 +36,7 @@ bool evq_thread_pool_add(struct evq_thread_pool *pool, struct evq_exchange *exch
     check(strcmp(request->method, exchange->route->method) == 0);
     if (exchange->route->handler != evq_api_submit) {
         evq_buffer_printf(&reply->body, "{\"bytes\": %zu}", request->body_len);
-    } else if (evq_submission_read(config, request, &submission, reply)) {
+    } else if (evq_submit_body_read(config, request, &submission, reply)) {
         evq_buffer_text(&reply->body, "{}");
         evq_job_free(submission.job);
     }

@@ -232,7 +232,7 @@ static void result_table_tells_generations_of_a_step_apart(void **state)
     }
     evq_result_table_sort(results);
     for (size_t i = 0; i < 4; i++) {
-        evq_result_table_step(results->rows[i].job, results->rows[i].step, step);
+        evq_result_table_step_text(results->rows[i].job, results->rows[i].step, step);
         assert_string_equal(step, steps[i]);
     }
     evq_result_table_free(results);

@@ -373,9 +373,9 @@ static void pin_is_released_when_all_its_jobs_ended(void **state)
     struct evq_pin pin = pin_make(&request);
     assert_false(released(&pin, &states, -1)); // Not sent yet.
     assert_int_equal(states.asked, 0);
-    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~2", "e1", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(pin.directory, JOB, JOB "~2", "e1", NULL), EVQ_OK);
     assert_false(released(&pin, &states, -1)); // The other is not.
-    assert_status(evq_pin_sent(pin.directory, request.jobs[1], request.jobs[1], "e1", NULL),
+    assert_status(evq_pin_note_sent(pin.directory, request.jobs[1], request.jobs[1], "e1", NULL),
                   EVQ_OK);
     states.full = EVQ_PIN_JOB_UNKNOWN;
     assert_false(released(&pin, &states, -1)); // Redis is away: nobody knows.
@@ -394,7 +394,7 @@ static void pin_is_released_when_its_job_was_refused_or_never_sent(void **state)
 
     file_write(scene, "out/step-100.pt", "weights");
     struct evq_pin pin = pin_make(&request);
-    assert_status(evq_pin_refused(pin.directory, JOB, NULL), EVQ_OK);
+    assert_status(evq_pin_note_refused(pin.directory, JOB, NULL), EVQ_OK);
     assert_true(released(&pin, &states, -1));
     pin = pin_make(&request);
     assert_false(released(&pin, &states, 3600000));
@@ -413,16 +413,16 @@ static void pin_stays_when_it_is_wanted_again_after_its_job_ended(void **state)
 
     file_write(scene, "out/step-100.pt", "weights");
     struct evq_pin pin = pin_make(&request);
-    assert_status(evq_pin_sent(pin.directory, JOB, JOB, "e1", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(pin.directory, JOB, JOB, "e1", NULL), EVQ_OK);
     assert_true(pin_make(&request).found);
     assert_false(released(&pin, &states, -1)); // What was sent before says nothing of this one.
     assert_int_equal(states.asked, 0);
-    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~2", "e1", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(pin.directory, JOB, JOB "~2", "e1", NULL), EVQ_OK);
     states.epoch = "e1";
     states.wanted = &request; // Another process, between the question and the removal.
     assert_false(released(&pin, &states, -1));
     states.wanted = NULL;
-    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~3", "e1", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(pin.directory, JOB, JOB "~3", "e1", NULL), EVQ_OK);
     assert_true(released(&pin, &states, -1));
 }
 
@@ -436,7 +436,7 @@ static void pin_stays_when_its_job_was_lost(void **state)
     file_write(scene, "out/step-100.pt", "weights");
     struct evq_pin pin = pin_make(&request);
     assert_status(evq_pin_message_keep(pin.directory, JOB, "record", 6, NULL), EVQ_OK);
-    assert_status(evq_pin_sent(pin.directory, JOB, JOB, "e1", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(pin.directory, JOB, JOB, "e1", NULL), EVQ_OK);
     assert_false(released(&pin, &states, -1));
     assert_false(released(&pin, &states, 3600000));
     evq_buffer_init(&message, 0);
@@ -498,8 +498,9 @@ static void pin_gc_takes_what_ended_and_half_made(void **state)
     request.fingerprint = "ffffffffffffffffffffffffffffffff";
     request.jobs = &scene->jobs[1];
     struct evq_pin open = pin_make(&request);
-    assert_status(evq_pin_sent(ended.directory, JOB, JOB, "", NULL), EVQ_OK);
-    assert_status(evq_pin_sent(open.directory, request.jobs[0], request.jobs[0], "", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(ended.directory, JOB, JOB, "", NULL), EVQ_OK);
+    assert_status(evq_pin_note_sent(open.directory, request.jobs[0], request.jobs[0], "", NULL),
+                  EVQ_OK);
     path_of(scene, "out/.evalq/pins/.half-1", half);
     assert_int_equal(mkdir(half, 0755), 0);
     assert_status(evq_pin_gc(output, "other", state_of, &states, -1, &gone, &left, NULL), EVQ_OK);

@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "producer/client/pins/tree_copy.h"
-#include "producer/client/submit_log/log_directory.h"
 #include "producer/client/submit_log/ring.h"
+#include "producer/client/submit_log/ring_directory.h"
 #include "producer/client/submit_log/ring_file.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
@@ -453,17 +453,17 @@ static void ring_directory_is_private_when_made(void **state)
     struct stat info;
 
     snprintf(path, sizeof(path), "%s/a/b/c", scratch->directory);
-    assert_status(evq_log_directory_make(path, NULL), EVQ_OK);
+    assert_status(evq_ring_directory_make(path, NULL), EVQ_OK);
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
     assert_int_equal(chmod(path, 0755), 0); // Made by another program.
-    assert_status(evq_log_directory_make(path, NULL), EVQ_OK);
+    assert_status(evq_ring_directory_make(path, NULL), EVQ_OK);
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
     snprintf(path, sizeof(path), "%s/file", scratch->directory);
     close(open(path, O_WRONLY | O_CREAT, 0600));
     struct evq_error error = {.status = EVQ_OK};
-    assert_status(evq_log_directory_make(path, &error), EVQ_E_INVALID);
+    assert_status(evq_ring_directory_make(path, &error), EVQ_E_INVALID);
     assert_holds(error.message, path);
 }
 

@@ -150,14 +150,14 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
         if (one->has_best) {
             evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%s%s",
                            evq_terminal_number(one->best, number), best ? "*" : " ");
-            evq_result_table_step(one->best_job, one->best_step, step);
+            evq_result_table_step_text(one->best_job, one->best_step, step);
             evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
         } else {
             evq_table_cell(table, EVQ_COLOUR_DIM, "- ");
             evq_table_cell(table, EVQ_COLOUR_DIM, "-");
         }
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_terminal_number(one->last, number));
-        evq_result_table_step(one->last_job, one->last_step, step);
+        evq_result_table_step_text(one->last_job, one->last_step, step);
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
         evq_table_cell(table, EVQ_COLOUR_DIM, "%zu", one->count);
     }

@@ -13,7 +13,7 @@ struct followed {
     struct evq_run_counts counts;   // Counts at the last poll.
     struct evq_run_counts baseline; // Counts at the poll that skipped old results.
     bool moved;                     // The counts have differed from the baseline.
-    bool returned;                  // evq_feed_new_run() returned this run.
+    bool returned;                  // evq_feed_next_run() returned this run.
     bool fresh; // Something may have been published since its results were read.
 };
 
@@ -180,7 +180,7 @@ enum evq_status evq_feed_counts(struct evq_feed *feed, struct evq_run_counts *re
     return EVQ_OK;
 }
 
-const char *evq_feed_new_run(struct evq_feed *feed)
+const char *evq_feed_next_run(struct evq_feed *feed)
 {
     for (size_t i = 0; i < feed->count; i++) {
         struct followed *one = &feed->runs[i];

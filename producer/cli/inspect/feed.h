@@ -30,6 +30,6 @@ enum evq_status evq_feed_counts(struct evq_feed *feed, struct evq_run_counts *re
 
 /* The next run that changed since the baseline and that no earlier call returned. NULL: there is
  * none. Valid until the next poll. */
-const char *evq_feed_new_run(struct evq_feed *feed);
+const char *evq_feed_next_run(struct evq_feed *feed);
 
 #endif

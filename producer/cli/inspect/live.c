@@ -150,7 +150,7 @@ static void print_begin(const struct evq_live *live, const struct evq_result_tab
                         const char *task)
 {
     char step[EVQ_RESULT_TABLE_STEP_BYTES];
-    evq_result_table_step(row->job, row->step, step);
+    evq_result_table_step_text(row->job, row->step, step);
     (void)printf("%*s", STEP_COLUMNS, step);
     print_names(live, row->variant, row->suite, task);
 }

@@ -217,7 +217,7 @@ size_t evq_result_table_metric(const struct evq_result_table *results,
     return SIZE_MAX;
 }
 
-size_t evq_result_table_worker_bytes(const char *worker)
+size_t evq_result_table_worker_name_bytes(const char *worker)
 {
     const char *dash = strrchr(worker, '-');
     size_t digits = dash != NULL ? strspn(dash + 1, "0123456789abcdef") : 0;
@@ -238,7 +238,7 @@ static void add_task(struct evq_result_table *results, struct evq_result_table_r
     row->timing.tokens += timing->tokens;
     const char *worker = result->worker != NULL ? result->worker : "";
     const char *backend = result->backend != NULL ? result->backend : "";
-    size_t bytes = evq_result_table_worker_bytes(worker);
+    size_t bytes = evq_result_table_worker_name_bytes(worker);
     (void)snprintf(row->where, sizeof row->where, "%.*s%s%.44s", bytes < 48 ? (int)bytes : 48,
                    worker, worker[0] != '\0' && backend[0] != '\0' ? " " : "", backend);
     if (result->checkpoint != NULL && result->checkpoint[0] != '\0') {
@@ -312,7 +312,8 @@ void evq_result_table_sort(struct evq_result_table *results)
     }
 }
 
-void evq_result_table_step(const char *job, int64_t step, char out[EVQ_RESULT_TABLE_STEP_BYTES])
+void evq_result_table_step_text(const char *job, int64_t step,
+                                char out[EVQ_RESULT_TABLE_STEP_BYTES])
 {
     const char *generation = strchr(job, '~'); // No name in an id has one.
     const size_t digits = generation != NULL ? strspn(generation + 1, "0123456789") : 0;
@@ -358,7 +359,7 @@ static void print_row(const struct evq_result_table *results, size_t at, const c
     if (show_run) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->run);
     }
-    evq_result_table_step(row->job, row->step, step);
+    evq_result_table_step_text(row->job, row->step, step);
     evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
     if (shape->variant) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->variant);

@@ -80,14 +80,14 @@ size_t evq_result_table_metric(const struct evq_result_table *results,
                                const struct evq_result_table_row *row, const char *task,
                                const char *name);
 
-/* A worker's name is its host and a random number. Returns how many bytes are enough to tell
- * workers apart.
- */
-size_t evq_result_table_worker_bytes(const char *worker);
+/* How many bytes of a worker's name are enough to tell workers apart. The name is its host and a
+ * random number. */
+size_t evq_result_table_worker_name_bytes(const char *worker);
 
-/* "50", or "50~2" for a later generation, so that two rows of one step can be told apart. */
+/* Writes "50", or "50~2" for a later generation, so that two rows of one step differ. */
 #define EVQ_RESULT_TABLE_STEP_BYTES 32
-void evq_result_table_step(const char *job, int64_t step, char out[EVQ_RESULT_TABLE_STEP_BYTES]);
+void evq_result_table_step_text(const char *job, int64_t step,
+                                char out[EVQ_RESULT_TABLE_STEP_BYTES]);
 
 /* "accuracy", or "task/accuracy" if there are several tasks. */
 void evq_result_table_title(const struct evq_result_table *results, size_t metric, char *out,

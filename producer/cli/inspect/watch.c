@@ -69,7 +69,7 @@ static void print_best(const struct evq_result_table *results, const struct evq_
         if (results->metrics[m].best != SIZE_MAX && !terminal->plain) {
             const struct evq_result_table_row *row = &results->rows[results->metrics[m].best];
             evq_result_table_title(results, m, title, sizeof title);
-            evq_result_table_step(row->job, row->step, step);
+            evq_result_table_step_text(row->job, row->step, step);
             (void)printf(
                 "%sbest%s %s %.8g at step %s\n", evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
                 evq_terminal_colour(terminal, EVQ_COLOUR_NONE),

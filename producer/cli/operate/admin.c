@@ -7,7 +7,7 @@
 
 #include "producer/cli/json_table.h"
 #include "producer/cli/operate/acl.h"
-#include "producer/cli/operate/suite_definitions.h"
+#include "producer/cli/operate/suite_register.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/queue/function_library.h"
@@ -102,7 +102,7 @@ static enum evq_status suite_replace(struct evq_cli *cli, const char *name, stru
     status = evq_cli_confirm(
         cli, "Replace the suite's definition? Its results before and after differ.", err);
     if (status == EVQ_OK) {
-        status = evq_suite_registry_suite(cli, suite, true, err);
+        status = evq_suite_register(cli, suite, true, err);
     }
     if (status == EVQ_OK) {
         evq_cli_say(cli,

@@ -293,9 +293,10 @@ static void settle_pin(struct evq_cli *cli, const struct evq_submission *s,
     for (size_t i = 0; i < s->suite_count; i++) {
         enum evq_status ignored = EVQ_OK;
         if (i < sent_count) {
-            ignored = evq_pin_sent(pin->directory, ids[i], sent->submitted[i].id, info.epoch, NULL);
+            ignored =
+                evq_pin_note_sent(pin->directory, ids[i], sent->submitted[i].id, info.epoch, NULL);
         } else if (i > sent_count || !evq_conn_retryable(status)) {
-            ignored = evq_pin_refused(pin->directory, ids[i], NULL);
+            ignored = evq_pin_note_refused(pin->directory, ids[i], NULL);
         }
         (void)ignored; // The pin stays until `evalq gc` sees that its jobs have ended.
     }

@@ -88,7 +88,7 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     char metric[512];
     char checkpoint[2048];
     char step[EVQ_RESULT_TABLE_STEP_BYTES];
-    evq_result_table_step(best.job, best.step, step);
+    evq_result_table_step_text(best.job, best.step, step);
     evq_error_escape(best.metric, strlen(best.metric), metric, sizeof metric);
     evq_error_escape(best.checkpoint, strlen(best.checkpoint), checkpoint, sizeof checkpoint);
     if (cli->terminal.plain) {

@@ -134,7 +134,7 @@ static void pass_output(struct training *training)
 static void say_runs(struct training *training)
 {
     const char *run = NULL;
-    while ((run = evq_feed_new_run(training->feed)) != NULL) {
+    while ((run = evq_feed_next_run(training->feed)) != NULL) {
         evq_live_erase(&training->live);
         evq_cli_say(training->manager->cli, "evalq: run %s: `evalq results %s` shows its results",
                     run, run);
@@ -171,7 +171,7 @@ static void footer_running(struct evq_live *live, const json_t *view)
         evq_live_footer_line(live, "running  step %s %s%s%s%s on %.*s",
                              evq_json_text(job, "step", "?"), evq_json_text(job, "suite", "?"),
                              progress, text[0] != '\0' ? " " : "", text,
-                             (int)evq_result_table_worker_bytes(worker), worker);
+                             (int)evq_result_table_worker_name_bytes(worker), worker);
     }
 }
 
@@ -462,7 +462,7 @@ static void print_summary(struct training *training)
         }
         const struct evq_result_table_row *row = &results->rows[results->metrics[m].best];
         evq_result_table_title(results, m, title, sizeof title);
-        evq_result_table_step(row->job, row->step, step);
+        evq_result_table_step_text(row->job, row->step, step);
         (void)printf("  best %-24s %.8g at step %s%s\n",
                      evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m],
                      step, results->metrics[m].direction ? "" : " (lower is better)");

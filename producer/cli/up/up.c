@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "producer/cli/json.h"
-#include "producer/cli/operate/suite_definitions.h"
+#include "producer/cli/operate/suite_register.h"
 #include "producer/cli/up/process_manager.h"
 #include "producer/cli/up/training.h"
 #include "producer/cli/verbs.h"
@@ -193,7 +193,7 @@ static enum evq_status start_all(struct evq_process_manager *manager, struct evq
         workers = (int)evq_option_integer(&cli->options, "workers", workers);
         workers = cli->config->suite_count > 0 ? workers : 0; // They would serve nothing.
         // Otherwise all workers would be refused if a suite changed since the last `up`.
-        status = workers > 0 ? evq_offer_all(cli, err) : EVQ_OK;
+        status = workers > 0 ? evq_suite_register_all(cli, err) : EVQ_OK;
         if (status == EVQ_OK) {
             status = evq_process_manager_start_workers(
                 manager, workers, (int)evq_option_integer(&cli->options, "slots", 0), err);

@@ -12,13 +12,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "producer/client/pins/pin_record.h"
 #include "producer/client/pins/tree_copy.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
-
-#define PINS_PATH   ".evalq/pins"
-#define RECORD_NAME ".pin"
 
 /* Whether text holds step as a whole number: "checkpoint-100", "step-000100.pt". */
 static bool holds_number(const char *text, size_t bytes, int64_t step)
@@ -116,10 +114,10 @@ static void pin_name(const struct evq_pin_request *request, char *out, size_t ou
 /* Whether a symbolic link on the way to the pins of output_dir leads out of the root. */
 static bool path_leaves(int root_fd, const char *output_dir)
 {
-    char path[PATH_MAX + sizeof(PINS_PATH) + 1];
+    char path[PATH_MAX + sizeof(EVQ_PINS_PATH) + 1];
     int fd = -1;
 
-    (void)snprintf(path, sizeof(path), "%s%s" PINS_PATH, output_dir,
+    (void)snprintf(path, sizeof(path), "%s%s" EVQ_PINS_PATH, output_dir,
                    output_dir[0] == '\0' ? "" : "/");
     bool leaves = evq_root_open(root_fd, path, true, &fd, NULL) == EVQ_E_INVALID;
     if (fd >= 0) {
@@ -141,8 +139,8 @@ static enum evq_status pins_open(int root_fd, const struct evq_pin_request *requ
     int fd = -1;
     for (int tries = 0; tries < 3 && fd < 0; tries++) { // Another process may tidy up meanwhile.
         (void)mkdirat(out_fd, ".evalq", 0777);
-        (void)mkdirat(out_fd, PINS_PATH, 0777);
-        fd = openat(out_fd, PINS_PATH, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        (void)mkdirat(out_fd, EVQ_PINS_PATH, 0777);
+        fd = openat(out_fd, EVQ_PINS_PATH, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     }
     if (fd >= 0 && path_leaves(root_fd, parent)) {
         close(fd);
@@ -152,7 +150,7 @@ static enum evq_status pins_open(int root_fd, const struct evq_pin_request *requ
                           "pin: '%s/%s%s.evalq' leads out of the root, where no worker follows",
                           request->root_path, parent, parent[0] == '\0' ? "" : "/");
     } else if (fd < 0) {
-        status = evq_error_set(err, EVQ_E_IO, "pin: cannot make '%s/%s%s" PINS_PATH "': %s",
+        status = evq_error_set(err, EVQ_E_IO, "pin: cannot make '%s/%s%s" EVQ_PINS_PATH "': %s",
                                request->root_path, parent, parent[0] == '\0' ? "" : "/",
                                strerror(errno));
     }
@@ -170,7 +168,8 @@ static bool text_write(int fd, const char *text, size_t bytes)
 /* Appends one line to the record of the pin in directory_fd. */
 static enum evq_status record_append(int directory_fd, const char *line, struct evq_error *err)
 {
-    int fd = openat(directory_fd, RECORD_NAME, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    int fd =
+        openat(directory_fd, EVQ_PIN_RECORD_NAME, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     bool written = fd >= 0 && text_write(fd, line, strlen(line));
     int why = errno;
 
@@ -227,7 +226,7 @@ static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin *pin,
     int lock = evq_pin_lock(pin->directory);
     int fd = openat(pins_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool reused = lock >= 0 && fd >= 0 && fstat(lock, &by_fd) == 0 &&
-                  fstatat(fd, RECORD_NAME, &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
+                  fstatat(fd, EVQ_PIN_RECORD_NAME, &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
                   by_fd.st_ino == by_name.st_ino && // Otherwise it was released before the lock.
                   record_want(fd, request, 0, false, NULL) == EVQ_OK;
 
@@ -330,7 +329,7 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
     int pins_fd = -1;
 
     if (base[0] == '\0' || strcmp(base, ".") == 0 || strcmp(base, "..") == 0 ||
-        strncmp(base, RECORD_NAME, strlen(RECORD_NAME)) == 0) {
+        strncmp(base, EVQ_PIN_RECORD_NAME, strlen(EVQ_PIN_RECORD_NAME)) == 0) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
                              "pin: '%s/%s' has no directory beneath the root to keep its pin in",
                              request->root_path, request->path);
@@ -344,10 +343,11 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
     (void)snprintf(parent, sizeof(parent), "%.*s", (int)parent_bytes, request->path);
     const char *slash = parent_bytes > 0 ? "/" : "";
     pin_name(request, name, sizeof(name));
-    int path_bytes =
-        snprintf(pin.path, sizeof(pin.path), "%s%s" PINS_PATH "/%s/%s", parent, slash, name, base);
-    int directory_bytes = snprintf(pin.directory, sizeof(pin.directory), "%s/%s%s" PINS_PATH "/%s",
-                                   request->root_path, parent, slash, name);
+    int path_bytes = snprintf(pin.path, sizeof(pin.path), "%s%s" EVQ_PINS_PATH "/%s/%s", parent,
+                              slash, name, base);
+    int directory_bytes =
+        snprintf(pin.directory, sizeof(pin.directory), "%s/%s%s" EVQ_PINS_PATH "/%s",
+                 request->root_path, parent, slash, name);
     if (path_bytes >= (int)sizeof(pin.path) || directory_bytes >= (int)sizeof(pin.directory)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "pin: the path of '%s' is too long", name);
     }
@@ -396,8 +396,8 @@ enum evq_status evq_pin_verify(const struct evq_pin_request *request, const stru
     return status == EVQ_E_INCOMPLETE ? EVQ_E_CHANGED : status;
 }
 
-enum evq_status evq_pin_sent(const char *directory, const char *job, const char *sent_as,
-                             const char *epoch, struct evq_error *err)
+enum evq_status evq_pin_note_sent(const char *directory, const char *job, const char *sent_as,
+                                  const char *epoch, struct evq_error *err)
 {
     char line[2 * EVQ_JOB_ID_BYTES_MAX + 64];
 
@@ -406,7 +406,7 @@ enum evq_status evq_pin_sent(const char *directory, const char *job, const char 
     return record_note(directory, line, err);
 }
 
-enum evq_status evq_pin_refused(const char *directory, const char *job, struct evq_error *err)
+enum evq_status evq_pin_note_refused(const char *directory, const char *job, struct evq_error *err)
 {
     char line[EVQ_JOB_ID_BYTES_MAX + 16];
 
@@ -416,7 +416,7 @@ enum evq_status evq_pin_refused(const char *directory, const char *job, struct e
 
 static void message_path(const char *directory, const char *job, char out[PATH_MAX + 32])
 {
-    (void)snprintf(out, PATH_MAX + 32, "%s/" RECORD_NAME "-job-%016llx", directory,
+    (void)snprintf(out, PATH_MAX + 32, "%s/" EVQ_PIN_RECORD_NAME "-job-%016llx", directory,
                    (unsigned long long)XXH3_64bits(job, strlen(job)));
 }
 

@@ -95,11 +95,11 @@ enum evq_status evq_pin_verify(const struct evq_pin_request *request, const stru
 
 /* Records in the pin that the job was sent. sent_as: its id in the queue, with its generation.
  * epoch: that of evq_queue_info(); "": unknown. */
-enum evq_status evq_pin_sent(const char *directory, const char *job, const char *sent_as,
-                             const char *epoch, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_pin_note_sent(const char *directory, const char *job, const char *sent_as,
+                                  const char *epoch, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Records in the pin that the job will never be sent, or had already ended when it was sent. */
-enum evq_status evq_pin_refused(const char *directory, const char *job,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_pin_note_refused(const char *directory, const char *job,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_pin_job {
     EVQ_PIN_JOB_OPEN,
@@ -107,7 +107,7 @@ enum evq_pin_job {
     EVQ_PIN_JOB_LOST,   // The queue lost its data, so the job must be sent again.
     EVQ_PIN_JOB_UNKNOWN // Its state cannot be read now.
 };
-/* Returns the state of a job. epoch: the one that evq_pin_sent() recorded. */
+/* Returns the state of a job. epoch: the one that evq_pin_note_sent() recorded. */
 typedef enum evq_pin_job (*evq_pin_job_fn)(void *context, const char *queue, const char *job,
                                            const char *epoch);
 

@@ -1,41 +1,15 @@
-#include <dirent.h>
-#include <errno.h>
+#include "producer/client/pins/pin_record.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "producer/client/pins/pin.h"
-#include "producer/client/pins/tree_copy.h"
-#include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-#define PINS_PATH        ".evalq/pins"
-#define RECORD_NAME      ".pin"
 #define RECORD_BYTES_MAX ((size_t)1 << 20)
-#define HALF_KEPT_S      3600
 
-struct record_job {
-    const char *id;
-    const char *sent_as; // NULL: not sent.
-    const char *epoch;
-    bool refused;
-};
-
-struct record {             // The record of a pin. Its strings are in text.
-    struct evq_buffer text; // Content of the file.
-    const char *queue;
-    const char *run;
-    int64_t copied_bytes;
-    int64_t created_ms;
-    struct record_job jobs[EVQ_PIN_JOBS_MAX];
-    size_t job_count;
-};
-
-static struct record_job *record_job_of(struct record *record, const char *id)
+static struct evq_pin_record_job *record_job_of(struct evq_pin_record *record, const char *id)
 {
     for (size_t at = 0; at < record->job_count; at++) {
         if (strcmp(record->jobs[at].id, id) == 0) {
@@ -45,12 +19,12 @@ static struct record_job *record_job_of(struct record *record, const char *id)
     if (record->job_count == EVQ_PIN_JOBS_MAX) {
         return NULL;
     }
-    struct record_job *job = &record->jobs[record->job_count++];
-    *job = (struct record_job){.id = id};
+    struct evq_pin_record_job *job = &record->jobs[record->job_count++];
+    *job = (struct evq_pin_record_job){.id = id};
     return job;
 }
 
-static void record_line(struct record *record, char *line)
+static void record_line(struct evq_pin_record *record, char *line)
 {
     char *rest = strchr(line, ' ');
 
@@ -67,13 +41,13 @@ static void record_line(struct record *record, char *line)
     } else if (strcmp(line, "created") == 0) {
         record->created_ms = strtoll(rest, NULL, 10);
     } else if (strcmp(line, "want") == 0) {
-        struct record_job *job = record_job_of(record, rest);
+        struct evq_pin_record_job *job = record_job_of(record, rest);
         if (job != NULL) { // It is wanted again, so its earlier state no longer counts.
             job->sent_as = NULL;
             job->refused = false;
         }
     } else if (strcmp(line, "refused") == 0) {
-        struct record_job *job = record_job_of(record, rest);
+        struct evq_pin_record_job *job = record_job_of(record, rest);
         if (job != NULL) {
             job->refused = true;
         }
@@ -85,7 +59,7 @@ static void record_line(struct record *record, char *line)
             if (epoch != NULL) {
                 *epoch++ = '\0';
             }
-            struct record_job *job = record_job_of(record, rest);
+            struct evq_pin_record_job *job = record_job_of(record, rest);
             if (job != NULL) {
                 job->sent_as = sent_as;
                 job->epoch = epoch != NULL ? epoch : "";
@@ -94,15 +68,14 @@ static void record_line(struct record *record, char *line)
     }
 }
 
-/* EVQ_E_NOT_FOUND: there is no pin, or one of another version. */
-static enum evq_status record_read(const char *directory, struct record *record)
+enum evq_status evq_pin_record_read(const char *directory, struct evq_pin_record *record)
 {
     char path[PATH_MAX + 8];
 
     memset(record, 0, sizeof(*record));
     record->queue = "";
     record->run = "";
-    (void)snprintf(path, sizeof(path), "%s/" RECORD_NAME, directory);
+    (void)snprintf(path, sizeof(path), "%s/" EVQ_PIN_RECORD_NAME, directory);
     evq_buffer_init(&record->text, 0);
     if (evq_file_read(AT_FDCWD, path, O_NOFOLLOW, RECORD_BYTES_MAX, &record->text, NULL) !=
             EVQ_OK ||
@@ -121,202 +94,4 @@ static enum evq_status record_read(const char *directory, struct record *record)
         line = end != NULL ? end + 1 : NULL; // A last line without a newline is torn.
     }
     return EVQ_OK;
-}
-
-enum evq_status evq_pin_release(const char *directory, struct evq_error *err)
-{
-    char parent[PATH_MAX];
-    char half[64];
-    const char *name = strrchr(directory, '/');
-
-    if (name == NULL) {
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is no pin's directory", directory);
-    }
-    (void)snprintf(parent, sizeof(parent), "%.*s", (int)(name - directory), directory);
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return errno == ENOENT
-                   ? EVQ_OK
-                   : evq_error_set(err, EVQ_E_IO, "open '%s': %s", parent, strerror(errno));
-    }
-    // Renamed first: a pin is there as a whole or not at all.
-    (void)snprintf(half, sizeof(half), ".half-%016llx", (unsigned long long)evq_clock_random());
-    enum evq_status status = EVQ_OK;
-    if (renameat(fd, name + 1, fd, half) == 0) {
-        status = evq_tree_remove(fd, half, err);
-    } else if (errno != ENOENT) {
-        status = evq_error_set(err, EVQ_E_IO, "remove '%s': %s", directory, strerror(errno));
-    }
-    close(fd);
-    return status;
-}
-
-/* Whether a job needs the pin. waited: the time is up for jobs that were never sent or are lost. */
-static bool job_needs(const struct record *record, const struct record_job *job, bool waited,
-                      evq_pin_job_fn job_state, void *context)
-{
-    if (job->sent_as == NULL) {
-        return !job->refused && !waited;
-    }
-    switch (job_state(context, record->queue, job->sent_as, job->epoch)) {
-    case EVQ_PIN_JOB_ENDED:
-        return false;
-    case EVQ_PIN_JOB_LOST:
-        return !waited;
-    default:
-        return true;
-    }
-}
-
-int evq_pin_lock(const char *directory)
-{
-    char path[PATH_MAX + 8];
-
-    (void)snprintf(path, sizeof(path), "%s/" RECORD_NAME, directory);
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0) {
-        (void)flock(fd, LOCK_EX); // Without locks, only the rename protects the pin.
-    }
-    return fd;
-}
-
-enum evq_status evq_pin_release_if_ended(const char *directory, evq_pin_job_fn job_state,
-                                         void *context, int64_t unsent_ms, bool *ret_released,
-                                         struct evq_error *err)
-{
-    struct record record;
-    struct stat info;
-    bool needed = false;
-
-    *ret_released = false;
-    if (record_read(directory, &record) != EVQ_OK) {
-        *ret_released = true; // An earlier call released it.
-        return EVQ_OK;
-    }
-    bool waited = unsent_ms >= 0 && evq_clock_unix_ms() - record.created_ms > unsent_ms;
-    for (size_t at = 0; at < record.job_count && !needed; at++) {
-        needed = job_needs(&record, &record.jobs[at], waited, job_state, context);
-    }
-    size_t bytes = record.text.bytes;
-    evq_buffer_free(&record.text);
-    if (needed) {
-        return EVQ_OK;
-    }
-    // Another process may have added a job since the record was read. The record only grows.
-    int lock = evq_pin_lock(directory);
-    enum evq_status status = EVQ_OK;
-    if (lock < 0 || (fstat(lock, &info) == 0 && (uint64_t)info.st_size == bytes)) {
-        status = evq_pin_release(directory, err);
-        *ret_released = status == EVQ_OK;
-    }
-    if (lock >= 0) {
-        close(lock);
-    }
-    return status;
-}
-
-struct pins_walk {
-    const char *output_dir;
-    const char *queue;
-    evq_pin_fn on_pin;
-    evq_pin_job_fn job_state;
-    void *context;
-    int64_t unsent_ms;
-    int64_t released;
-    int64_t left;
-};
-
-static void half_remove(int pins_fd, const char *name)
-{
-    struct stat info;
-
-    if (fstatat(pins_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
-        info.st_mtim.tv_sec < evq_clock_unix_ms() / 1000 - HALF_KEPT_S) {
-        (void)!evq_tree_remove(pins_fd, name, NULL); // Tried again at the next gc.
-    }
-}
-
-static void walk_one(struct pins_walk *walk, const char *directory)
-{
-    struct record record;
-
-    if (record_read(directory, &record) != EVQ_OK) {
-        return;
-    }
-    if (walk->on_pin != NULL) {
-        struct evq_pin_info info = {.directory = directory,
-                                    .queue = record.queue,
-                                    .run = record.run,
-                                    .copied_bytes = record.copied_bytes};
-        walk->on_pin(walk->context, &info);
-    } else if (walk->queue == NULL || strcmp(walk->queue, record.queue) == 0) {
-        bool released = false;
-        // A pin that cannot be removed is counted as left.
-        (void)!evq_pin_release_if_ended(directory, walk->job_state, walk->context, walk->unsent_ms,
-                                        &released, NULL);
-        walk->released += released;
-        walk->left += !released;
-    }
-    evq_buffer_free(&record.text);
-}
-
-static enum evq_status pins_each(struct pins_walk *walk, struct evq_error *err)
-{
-    char path[PATH_MAX];
-    char directory[PATH_MAX];
-
-    (void)snprintf(path, sizeof(path), "%s/" PINS_PATH, walk->output_dir);
-    DIR *dir = opendir(path);
-    if (dir == NULL) {
-        return errno == ENOENT || errno == ENOTDIR
-                   ? EVQ_OK
-                   : evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
-    }
-    struct dirent *entry = NULL;
-    while ((entry = readdir(dir)) != NULL) {
-        if (strncmp(entry->d_name, ".half-", 6) == 0 && walk->on_pin == NULL) {
-            half_remove(dirfd(dir), entry->d_name);
-        } else if (entry->d_name[0] != '.' && snprintf(directory, sizeof(directory), "%s/%s", path,
-                                                       entry->d_name) < (int)sizeof(directory)) {
-            walk_one(walk, directory);
-        }
-    }
-    closedir(dir);
-    return EVQ_OK;
-}
-
-enum evq_status evq_pin_list(const char *output_dir, evq_pin_fn on_pin, void *context,
-                             struct evq_error *err)
-{
-    struct pins_walk walk = {.output_dir = output_dir, .on_pin = on_pin, .context = context};
-
-    return pins_each(&walk, err);
-}
-
-enum evq_status evq_pin_gc(const char *output_dir, const char *queue, evq_pin_job_fn job_state,
-                           void *context, int64_t unsent_ms, int64_t *ret_released,
-                           int64_t *ret_left, struct evq_error *err)
-{
-    struct pins_walk walk = {.output_dir = output_dir,
-                             .queue = queue,
-                             .job_state = job_state,
-                             .context = context,
-                             .unsent_ms = unsent_ms};
-    enum evq_status status = pins_each(&walk, err);
-
-    *ret_released = walk.released;
-    *ret_left = walk.left;
-    evq_pin_tidy(output_dir);
-    return status;
-}
-
-void evq_pin_tidy(const char *output_dir)
-{
-    char path[PATH_MAX];
-
-    (void)snprintf(path, sizeof(path), "%s/" PINS_PATH, output_dir);
-    if (rmdir(path) == 0) { // Fails if it is not empty, as it should.
-        (void)snprintf(path, sizeof(path), "%s/.evalq", output_dir);
-        (void)rmdir(path);
-    }
 }

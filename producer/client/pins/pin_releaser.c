@@ -95,10 +95,10 @@ void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
 
     evq_job_id(job, id);
     if (sent == NULL || sent->state >= EVQ_JOB_DONE) {
-        (void)!evq_pin_refused(directory, id, NULL); // The header says what a failure means.
+        (void)!evq_pin_note_refused(directory, id, NULL); // The header says what a failure means.
     } else {
         message_keep(directory, job, sent->id);
-        (void)!evq_pin_sent(directory, id, sent->id, epoch, NULL); // As above.
+        (void)!evq_pin_note_sent(directory, id, sent->id, epoch, NULL); // As above.
     }
 }
 
@@ -177,7 +177,7 @@ static enum evq_pin_job job_again(struct evq_pin_releaser_ask *ask, const char *
         // If this cannot be recorded, the next check may send the job again: a duplicate, which the
         // queue recognises.
         (void)!evq_pin_message_keep(ask->directory, again.id, message.data, message.bytes, NULL);
-        (void)!evq_pin_sent(ask->directory, id, again.id, ask->epoch, NULL);
+        (void)!evq_pin_note_sent(ask->directory, id, again.id, ask->epoch, NULL);
         ask->sent_again++;
         state = EVQ_PIN_JOB_OPEN;
     }

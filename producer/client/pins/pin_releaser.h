@@ -56,7 +56,7 @@ size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *releaser, struct evq_
 /*
  * Records in a pin whether a job that wants it was sent, and keeps the job's message in the pin in
  * case Redis loses its data. sent: the queue's reply; NULL: the job is not in the queue. epoch: see
- * evq_pin_sent(). After a failure the pin stays until it is so old that `evalq gc` removes it.
+ * evq_pin_note_sent(). After a failure the pin stays until it is so old that `evalq gc` removes it.
  */
 void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
                            const struct evq_submitted *sent, const char *epoch);

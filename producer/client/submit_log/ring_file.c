@@ -20,7 +20,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "producer/client/submit_log/log_directory.h"
+#include "producer/client/submit_log/ring_directory.h"
 #include "shared/base/clock.h"
 #include "shared/queue/job.h"
 
@@ -262,7 +262,7 @@ enum evq_status evq_ring_open(const char *directory, const char *queue, const ch
     while (bytes < data_bytes) {
         bytes *= 2;
     }
-    enum evq_status status = evq_log_directory_make(directory, err);
+    enum evq_status status = evq_ring_directory_make(directory, err);
     for (unsigned number = 0; status == EVQ_OK && number < EVQ_RING_FILES_MAX; number++) {
         enum evq_status tried = ring_try(directory, queue, run, number, bytes, ret_ring, err);
         if (tried != EVQ_E_CONFLICT) {

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "producer/gateway/api/routes.h"
-#include "producer/gateway/api/submission.h"
+#include "producer/gateway/api/submit_body.h"
 #include "shared/checkpoint/checkpoint.h"
 
 static const char *const answers[] = {
@@ -57,11 +57,11 @@ static void write_answer(struct evq_buffer *out, const struct evq_submitted *one
 void evq_api_submit(struct evq_api *api, struct evq_http_request *request,
                     struct evq_http_reply *reply)
 {
-    struct evq_submission s;
+    struct evq_submit_body s;
     struct evq_error err = {EVQ_OK, ""};
     char fingerprint[33] = "";
 
-    if (!evq_submission_read(api->config, request, &s, reply)) {
+    if (!evq_submit_body_read(api->config, request, &s, reply)) {
         return;
     }
     s.job->host = request->peer;

@@ -29,7 +29,7 @@ struct event {
 };
 
 struct evq_events {
-    pthread_mutex_t lock; // Guards all members below except feed.
+    pthread_mutex_t lock; // Guards all members below except follower.
     pthread_cond_t read;  // Signalled when the floor is known.
     struct event ring[RING];
     uint64_t first; // The kept events have the numbers from first to next - 1.
@@ -38,7 +38,7 @@ struct evq_events {
     struct place floor; // A client that saw this event or a later one can resume.
     size_t listeners;
     struct evq_metrics_registry *registry;
-    struct evq_feed feed;
+    struct evq_events_follower follower;
     pthread_t thread;
     bool started;
 };
@@ -85,9 +85,9 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for the events");
     }
     events->floor = (struct place){UINT64_MAX, UINT64_MAX};
-    events->feed.events = events;
-    events->feed.config = *config;
-    atomic_init(&events->feed.stop, false);
+    events->follower.events = events;
+    events->follower.config = *config;
+    atomic_init(&events->follower.stop, false);
     events->registry = evq_metrics_registry_new();
     if (events->registry == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the registry");
@@ -96,14 +96,14 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
         struct evq_conn_config conn = evq_config_conn(config->config, "evalq-gateway-events");
         conn.connect_timeout_ms = CONNECT_TIMEOUT;
         conn.call_timeout_ms = CALL_TIMEOUT_MS;
-        status = evq_conn_open(&conn, &events->feed.conn, err);
+        status = evq_conn_open(&conn, &events->follower.conn, err);
         if (status == EVQ_OK) {
-            status = evq_queue_open(events->feed.conn, config->config->redis.queue,
-                                    &events->feed.queue, err);
+            status = evq_queue_open(events->follower.conn, config->config->redis.queue,
+                                    &events->follower.queue, err);
         }
         if (status == EVQ_OK) {
             events->started =
-                pthread_create(&events->thread, NULL, config->follow, &events->feed) == 0;
+                pthread_create(&events->thread, NULL, config->follow, &events->follower) == 0;
             status =
                 events->started ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "no room for a thread");
         }
@@ -119,8 +119,8 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
 void evq_events_stop(struct evq_events *events)
 {
     if (events != NULL && events->started) {
-        atomic_store(&events->feed.stop, true);
-        evq_conn_interrupt(events->feed.conn);
+        atomic_store(&events->follower.stop, true);
+        evq_conn_interrupt(events->follower.conn);
         (void)pthread_join(events->thread, NULL);
         events->started = false;
     }
@@ -132,8 +132,8 @@ void evq_events_free(struct evq_events *events)
         return;
     }
     evq_events_stop(events);
-    evq_queue_close(events->feed.queue);
-    evq_conn_close(events->feed.conn);
+    evq_queue_close(events->follower.queue);
+    evq_conn_close(events->follower.conn);
     for (size_t i = 0; i < RING; i++) {
         free(events->ring[i].text);
     }

@@ -30,7 +30,7 @@ struct evq_listener;
 
 struct evq_events_config {
     const struct evq_config *config; // Borrowed. NULL: no thread, events are added by hand.
-    void *(*follow)(void *feed);     // The thread's main function: evq_events_feed().
+    void *(*follow)(void *follower); // The thread's main function: evq_events_follow().
     /* Called on the events thread when there is something new, and every 15 s. */
     void (*on_news)(void *context);
     void *context;
@@ -57,7 +57,7 @@ struct evq_listener *evq_events_listen(struct evq_events *events, const char *la
 ssize_t evq_listener_pull(void *listener, char *out, size_t bytes_max);
 void evq_listener_close(void *listener);
 
-/* The following is for events_feed.c, which has the thread, and for tests. */
+/* The following is for events_follow.c, which has the thread, and for tests. */
 
 #define EVQ_EVENTS_ID_BYTES 44 // "MS-SEQUENCE" of the stream, each to 20 digits.
 
@@ -67,10 +67,10 @@ void evq_events_add(struct evq_events *events, const char *id, const char *kind,
 /* Sets the oldest known event. A client that resumes before it gets a reset. */
 void evq_events_floor(struct evq_events *events, const char *id);
 size_t evq_events_listeners(struct evq_events *events);
-void *evq_events_feed(void *feed); // The thread's main function.
+void *evq_events_follow(void *follower); // The thread's main function.
 
 /* The state of the thread. */
-struct evq_feed {
+struct evq_events_follower {
     struct evq_events *events;
     struct evq_events_config config;
     struct evq_conn *conn;

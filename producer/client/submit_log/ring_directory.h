@@ -1,8 +1,8 @@
 /*
  * Finds and makes the directory of this user's rings, if no option names one. Any thread.
  */
-#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_LOG_DIRECTORY_H
-#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_LOG_DIRECTORY_H
+#ifndef EVQ_PRODUCER_CLIENT_SUBMIT_LOG_RING_DIRECTORY_H
+#define EVQ_PRODUCER_CLIENT_SUBMIT_LOG_RING_DIRECTORY_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,11 +16,11 @@
  * server and block the training. The directory is made. *at is 0 at the first call; a further call
  * with the same variable finds the next directory. EVQ_E_INVALID: no directory is usable.
  */
-enum evq_status evq_log_directory_find(unsigned *at, int64_t room_bytes, char *out,
-                                       size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_ring_directory_find(unsigned *at, int64_t room_bytes, char *out,
+                                        size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Makes the directory and its parents. The mode of the directory becomes 0700. */
-enum evq_status evq_log_directory_make(const char *directory,
-                                       struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_ring_directory_make(const char *directory,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

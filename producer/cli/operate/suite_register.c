@@ -1,10 +1,10 @@
-#include "producer/cli/operate/suite_definitions.h"
+#include "producer/cli/operate/suite_register.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-enum evq_status evq_suite_registry_suite(struct evq_cli *cli, const struct evq_suite *suite,
-                                         bool replace, struct evq_error *err)
+enum evq_status evq_suite_register(struct evq_cli *cli, const struct evq_suite *suite, bool replace,
+                                   struct evq_error *err)
 {
     char needs[256];
     char host[256] = "";
@@ -28,14 +28,14 @@ enum evq_status evq_suite_registry_suite(struct evq_cli *cli, const struct evq_s
     return evq_queue_suite(cli->queue, &offer, replace, &class_number, err);
 }
 
-enum evq_status evq_offer_all(struct evq_cli *cli, struct evq_error *err)
+enum evq_status evq_suite_register_all(struct evq_cli *cli, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     for (size_t i = 0; status == EVQ_OK && i < cli->config->suite_count; i++) {
         const struct evq_suite *suite = &cli->config->suites[i];
-        status = evq_suite_registry_suite(cli, suite, false, err);
+        status = evq_suite_register(cli, suite, false, err);
         if (status == EVQ_E_CONFLICT) {
-            status = evq_suite_registry_suite(cli, suite, true, err);
+            status = evq_suite_register(cli, suite, true, err);
             if (status == EVQ_OK) {
                 evq_cli_say(cli,
                             "evalq: the suite '%s' has a new definition: do not compare its "

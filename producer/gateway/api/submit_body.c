@@ -1,4 +1,4 @@
-#include "producer/gateway/api/submission.h"
+#include "producer/gateway/api/submit_body.h"
 
 #include <limits.h>
 #include <math.h>
@@ -27,7 +27,7 @@ static const char *keep(struct evq_body *body, struct evq_job *job, const char *
     return copy != NULL ? copy : "";
 }
 
-static void read_names(struct evq_body *body, struct evq_submission *s)
+static void read_names(struct evq_body *body, struct evq_submit_body *s)
 {
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     const char *name = evq_body_text(body, "run", "");
@@ -45,7 +45,7 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
         evq_body_fail(body, "'variant' is not 1 to %d of the bytes [A-Za-z0-9._-]",
                       EVQ_JOB_NAME_BYTES_MAX);
     }
-    s->suite_count = evq_body_texts(body, "suites", s->suites, EVQ_SUBMISSION_SUITES_MAX);
+    s->suite_count = evq_body_texts(body, "suites", s->suites, EVQ_SUBMIT_BODY_SUITES_MAX);
     if (s->suite_count == 0) {
         evq_body_fail(body, "'suites' is missing: name what to evaluate");
     }
@@ -60,7 +60,7 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
 
 /* Sets root and path. For an absolute path, finds the longest root that contains it. */
 static void read_place(struct evq_body *body, const struct evq_config *config,
-                       struct evq_submission *s)
+                       struct evq_submit_body *s)
 {
     struct evq_error err = {EVQ_OK, ""};
     const struct evq_root *root = NULL;
@@ -99,7 +99,7 @@ static void read_needs(struct evq_body *body, struct evq_job *job)
     }
 }
 
-static void read_wishes(struct evq_body *body, struct evq_submission *s)
+static void read_wishes(struct evq_body *body, struct evq_submit_body *s)
 {
     struct evq_job *job = s->job;
     job->format = keep(body, job, evq_body_text(body, "format", ""));
@@ -118,11 +118,11 @@ static void read_wishes(struct evq_body *body, struct evq_submission *s)
     job->created_ms = evq_clock_unix_ms();
 }
 
-bool evq_submission_read(const struct evq_config *config, struct evq_http_request *request,
-                         struct evq_submission *ret_submission, struct evq_http_reply *reply)
+bool evq_submit_body_read(const struct evq_config *config, struct evq_http_request *request,
+                          struct evq_submit_body *ret_submission, struct evq_http_reply *reply)
 {
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_submission s = {.job = evq_job_new()};
+    struct evq_submit_body s = {.job = evq_job_new()};
     struct evq_body body;
 
     if (s.job == NULL) {

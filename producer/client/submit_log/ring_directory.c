@@ -1,4 +1,4 @@
-#include "producer/client/submit_log/log_directory.h"
+#include "producer/client/submit_log/ring_directory.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,7 +12,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum evq_status evq_log_directory_make(const char *directory, struct evq_error *err)
+enum evq_status evq_ring_directory_make(const char *directory, struct evq_error *err)
 {
     char path[PATH_MAX];
     size_t bytes = strlen(directory);
@@ -70,7 +70,7 @@ static bool usable(const char *path, int64_t room_bytes, struct evq_error *err)
     struct stat info;
     struct statvfs room;
 
-    if (evq_log_directory_make(path, err) != EVQ_OK) {
+    if (evq_ring_directory_make(path, err) != EVQ_OK) {
         return false;
     }
     // In /var/tmp and /dev/shm another user may have made a directory of this name.
@@ -114,8 +114,8 @@ static bool state_directory(char *out, size_t out_bytes)
     return written > 0 && (size_t)written < out_bytes;
 }
 
-enum evq_status evq_log_directory_find(unsigned *at, int64_t room_bytes, char *out,
-                                       size_t out_bytes, struct evq_error *err)
+enum evq_status evq_ring_directory_find(unsigned *at, int64_t room_bytes, char *out,
+                                        size_t out_bytes, struct evq_error *err)
 {
     static const char *const others[] = {NULL, "/var/tmp", "/dev/shm"};
     struct evq_error error = {.status = EVQ_OK, .message = "there is no other"};

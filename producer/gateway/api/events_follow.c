@@ -22,7 +22,7 @@
 #define VANISHED_MAX 50
 
 struct follow {
-    struct evq_feed *feed;
+    struct evq_events_follower *follower;
     char results[EVQ_KEYS_BYTES_MAX]; // Key of the stream.
     char last[EVQ_EVENTS_ID_BYTES];   // Id of the newest entry that was sent.
     char epoch[48];
@@ -73,11 +73,11 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry, bool bef
     evq_result_json(result, &json);
     const char *data = evq_buffer_string(&json);
     if (data != NULL) {
-        evq_events_add(f->feed->events, f->last, result->task[0] != '\0' ? "result" : "end",
+        evq_events_add(f->follower->events, f->last, result->task[0] != '\0' ? "result" : "end",
                        result->run, data);
     }
     evq_buffer_free(&json);
-    evq_metrics_registry_take(evq_events_metrics_registry(f->feed->events), result, before);
+    evq_metrics_registry_take(evq_events_metrics_registry(f->follower->events), result, before);
     evq_result_free(result);
     return true;
 }
@@ -85,8 +85,8 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry, bool bef
 static enum evq_status call(struct follow *f, struct evq_reply **ret_reply, int64_t block_ms,
                             size_t count, const char *const *words, struct evq_error *err)
 {
-    return evq_conn_call(f->feed->conn, count, words, NULL,
-                         evq_conn_deadline_ms(f->feed->conn, block_ms), ret_reply, err);
+    return evq_conn_call(f->follower->conn, count, words, NULL,
+                         evq_conn_deadline_ms(f->follower->conn, block_ms), ret_reply, err);
 }
 
 /* Reads the last id of a stream without entries. They were trimmed, or there never were any. */
@@ -113,7 +113,7 @@ static enum evq_status prime(struct follow *f, struct evq_error *err)
     struct evq_queue_info info;
     (void)snprintf(count, sizeof count, "%d", BEFORE_MAX);
     const char *const range[] = {"XREVRANGE", f->results, "+", "-", "COUNT", count};
-    enum evq_status status = evq_queue_info(f->feed->queue, &info, err);
+    enum evq_status status = evq_queue_info(f->follower->queue, &info, err);
     if (status == EVQ_OK) {
         status = call(f, &reply, 0, 6, range, err);
     }
@@ -141,10 +141,12 @@ static enum evq_status prime(struct follow *f, struct evq_error *err)
             evq_reply_free(reply);
             return status;
         }
-        evq_events_floor(f->feed->events, floor); // Last: who waits for it finds them all.
+        // This comes last, so that whoever waits for it finds all events.
+        evq_events_floor(f->follower->events, floor);
     }
     if (anew) {
-        evq_events_add(f->feed->events, "", "reset", "", "{\"why\": \"the queue was made anew\"}");
+        evq_events_add(f->follower->events, "", "reset", "",
+                       "{\"why\": \"the queue was made anew\"}");
     }
     f->primed = true;
     evq_reply_free(reply);
@@ -203,7 +205,7 @@ static enum evq_status restore_metrics(struct follow *f, struct evq_error *err)
 {
     char *text = NULL;
     json_t *page = NULL;
-    enum evq_status status = evq_queue_runs(f->feed->queue, "", &text, err);
+    enum evq_status status = evq_queue_runs(f->follower->queue, "", &text, err);
     status = parse(status, text, &page, err);
     const json_t *runs = json_object_get(page, "runs");
     for (size_t i = 0; i < json_array_size(runs) && i < RESTORED_MAX; i++) {
@@ -211,10 +213,11 @@ static enum evq_status restore_metrics(struct follow *f, struct evq_error *err)
         int64_t cursor = 0;
         for (int64_t from = -1; run != NULL && status == EVQ_OK && cursor != from;) {
             from = cursor;
-            status = atomic_load(&f->feed->stop)
-                         ? EVQ_E_STOPPED
-                         : evq_queue_run_results(f->feed->queue, run, &cursor, restore_one,
-                                                 evq_events_metrics_registry(f->feed->events), err);
+            status =
+                atomic_load(&f->follower->stop)
+                    ? EVQ_E_STOPPED
+                    : evq_queue_run_results(f->follower->queue, run, &cursor, restore_one,
+                                            evq_events_metrics_registry(f->follower->events), err);
         }
     }
     json_decref(page);
@@ -227,7 +230,7 @@ static enum evq_status look_at_numbers(struct follow *f, bool *ret_news, struct 
 {
     char *text = NULL;
     json_t *stats = NULL;
-    enum evq_status status = evq_queue_stats(f->feed->queue, &text, err);
+    enum evq_status status = evq_queue_stats(f->follower->queue, &text, err);
     status = parse(status, text, &stats, err);
     if (status == EVQ_OK) {
         json_t *states = json_object_get(stats, "states");
@@ -236,7 +239,7 @@ static enum evq_status look_at_numbers(struct follow *f, bool *ret_news, struct 
         char *data = evq_json_memory_dumps(event, JSON_COMPACT | JSON_SORT_KEYS);
         if (data != NULL && strcmp(data, f->numbers) != 0 && strlen(data) < sizeof f->numbers) {
             (void)snprintf(f->numbers, sizeof f->numbers, "%s", data);
-            evq_events_add(f->feed->events, "", "queue", "", data);
+            evq_events_add(f->follower->events, "", "queue", "", data);
             *ret_news = true;
         }
         free(data);
@@ -251,7 +254,7 @@ static void tell_state(struct follow *f, const json_t *job)
     const char *run = json_string_value(json_object_get(job, "run"));
     char *data = evq_json_memory_dumps(job, JSON_COMPACT | JSON_SORT_KEYS);
     if (data != NULL) {
-        evq_events_add(f->feed->events, "", "state", run != NULL ? run : "", data);
+        evq_events_add(f->follower->events, "", "state", run != NULL ? run : "", data);
     }
     free(data);
 }
@@ -278,7 +281,7 @@ static enum evq_status look_at_vanished(struct follow *f, const char *id, bool *
 {
     char *text = NULL;
     json_t *view = NULL;
-    enum evq_status status = evq_queue_show(f->feed->queue, id, &text, err);
+    enum evq_status status = evq_queue_show(f->follower->queue, id, &text, err);
     if (status == EVQ_E_NOT_FOUND) {
         return EVQ_OK;
     }
@@ -308,7 +311,7 @@ static enum evq_status look_at_running(struct follow *f, bool *ret_news, struct 
     size_t index = 0;
     int vanished = 0;
     enum evq_status status =
-        evq_queue_jobs(f->feed->queue, "running", "", "", RUNNING_MAX, &text, err);
+        evq_queue_jobs(f->follower->queue, "running", "", "", RUNNING_MAX, &text, err);
     status = parse(status, text, &page, err);
     json_array_foreach(json_object_get(page, "jobs"), index, job)
     {
@@ -344,8 +347,8 @@ static void wait_after(struct follow *f, const struct evq_error *err)
     }
     f->failing = true;
     f->primed = false;
-    enum evq_status waited =
-        evq_conn_wait(f->feed->conn, evq_clock_backoff_ms(&f->seed, f->tries++, 250, 5000), NULL);
+    enum evq_status waited = evq_conn_wait(
+        f->follower->conn, evq_clock_backoff_ms(&f->seed, f->tries++, 250, 5000), NULL);
     (void)waited; // Stopped: the loop sees it.
 }
 
@@ -362,7 +365,7 @@ static enum evq_status step(struct follow *f, int64_t *look_at_ms, bool *ret_new
     }
     *ret_news = count > 0;
     const int64_t now = evq_clock_mono_ms();
-    if (evq_events_listeners(f->feed->events) == 0) {
+    if (evq_events_listeners(f->follower->events) == 0) {
         json_decref(f->running);
         f->running = NULL;
         f->numbers[0] = '\0';
@@ -376,21 +379,21 @@ static enum evq_status step(struct follow *f, int64_t *look_at_ms, bool *ret_new
     return status;
 }
 
-void *evq_events_feed(void *context)
+void *evq_events_follow(void *context)
 {
-    struct evq_feed *feed = context;
-    struct follow f = {.feed = feed, .seed = evq_clock_random()};
+    struct evq_events_follower *follower = context;
+    struct follow f = {.follower = follower, .seed = evq_clock_random()};
     int64_t look_at_ms = 0;
     int64_t news_at_ms = 0;
 
-    evq_keys_results(evq_queue_prefix(feed->queue), f.results);
-    while (!atomic_load(&feed->stop)) {
+    evq_keys_results(evq_queue_prefix(follower->queue), f.results);
+    while (!atomic_load(&follower->stop)) {
         struct evq_error err = {EVQ_OK, ""};
         bool news = false;
         const enum evq_status status = step(&f, &look_at_ms, &news, &err);
         if (news || evq_clock_mono_ms() >= news_at_ms) {
             news_at_ms = evq_clock_mono_ms() + NEWS_MS;
-            feed->config.on_news(feed->config.context);
+            follower->config.on_news(follower->config.context);
         }
         if (status != EVQ_OK) {
             err.status = status;

@@ -1,4 +1,4 @@
-#include "producer/gateway/service.h"
+#include "producer/gateway/gateway.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -125,7 +125,7 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
                                      int fd, struct evq_error *err)
 {
     struct evq_http_server *started = NULL;
-    const struct evq_events_config events = {.follow = evq_events_feed,
+    const struct evq_events_config events = {.follow = evq_events_follow,
                                              .config = service->config,
                                              .on_news = on_news,
                                              .context = service};
@@ -239,7 +239,7 @@ static uint32_t drain(struct service *service, int signal_fd)
     return evq_http_server_busy(service->server);
 }
 
-enum evq_status evq_service_run(const struct evq_config *config, const struct evq_options *options,
+enum evq_status evq_gateway_run(const struct evq_config *config, const struct evq_options *options,
                                 const sigset_t *signals, struct evq_error *err)
 {
     struct service service = {.config = config};

@@ -1,3 +1,4 @@
+/* Adds to a job how other hosts can fetch its snapshot. Declared in sender.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,8 +30,8 @@ static bool job_note(struct evq_job *job, const char *boot, const struct evq_sna
     return true;
 }
 
-void evq_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
-                         const struct evq_root *root)
+void evq_job_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
+                             const struct evq_root *root)
 {
     char boot[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1];
     char path[PATH_MAX];
@@ -59,7 +60,7 @@ void evq_snapshots_offer(struct evq_sender *sender, struct evq_pending *item,
     }
 }
 
-void evq_snapshots_place(struct evq_sender *sender, struct evq_job *job)
+void evq_job_snapshots_set_address(struct evq_sender *sender, struct evq_job *job)
 {
     char local[EVQ_SNAPSHOT_HOST_BYTES_MAX + 1];
     const char *host = sender->snapshot_host;
