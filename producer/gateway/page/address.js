@@ -12,7 +12,7 @@ const isCheckpoint = (name) => /^[^@]+@\d+$/.test(name);
 const placed = ([variant = "", suite = "", task = ""]) => ({ variant, suite, task });
 
 /**
- * What an address shows. {name: "overview"}, {name: "run" | "compare", runs}, {name: "job", job},
+ * The view that an address names. {name: "overview"}, {name: "run" | "compare", runs}, {name: "job", job},
  * {name: "samples", run, step, variant, suite, task, query}, or
  * {name: "checkpoints", sides, variant, suite, task, query}.
  */

@@ -1,7 +1,7 @@
 // One metric as a chart in SVG: curves, 95 % bands, the best points, steps without a number, zoom, and a tip for each point.
 import { bestOf, smoothed } from "/page/curves.js";
 import { saveCsv, savePng, saveSvg } from "/page/export.js";
-import { markPath } from "/page/look.js";
+import { markPath } from "/page/run_colours.js";
 import { AXES, logTicks, range, scale, short, ticks } from "/page/scale.js";
 
 const WIDTH = 420, HEIGHT = 210, LEFT = 48, RIGHT = 10, TOP = 8, BOTTOM = 26;

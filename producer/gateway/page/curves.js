@@ -2,7 +2,7 @@
 import { shortReason } from "/page/gateway.js";
 
 let changes = 0; // Counts the changes of all runs.
-const QUANTILE = 1.959964; // Of the normal distribution, for 95 %.
+const QUANTILE = 1.959964; // The quantile of the normal distribution for 95 %.
 const EQUAL = 1e-6; // A mean and a result that differ by less than this part are the same number.
 
 /** The results of one run and how its jobs ended, by chart and variant. */

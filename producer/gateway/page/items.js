@@ -1,7 +1,7 @@
 // Lists of items of a task: filters, search, pages, and the texts of each item.
 import { call, told } from "/page/gateway.js";
-import { bytes, make, renew, showChips } from "/page/panels.js";
-import { appendPieces, appendText, differences } from "/page/words.js";
+import { bytes, make, renew, showChips } from "/page/elements.js";
+import { appendPieces, appendText, differences } from "/page/text_diff.js";
 
 const PAGE = 20, TEXT_BYTES = 4096, WHOLE_BYTES = 8 << 20, SEARCH_MS = 400;
 
@@ -58,7 +58,7 @@ export class ItemList {
     this.box.scrollIntoView({ block: "start" });
   }
 
-  /** Shows what path and query name. Only the newest of several calls is shown. */
+  /** Shows the items that path and query name. If there are several calls, only the newest is shown. */
   async show(path, fixed, query) {
     const load = ++this.loads, search = this.at("search");
     const asked = new URLSearchParams({ ...fixed, limit: PAGE, text_bytes: TEXT_BYTES });

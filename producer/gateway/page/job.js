@@ -1,7 +1,7 @@
 // One job in a dialog: why it failed or waits, its log, what is known of it, and the buttons to cancel and retry it.
 import { samplesAddress } from "/page/address.js";
 import { call, jobPath, shortReason, told as sentence } from "/page/gateway.js";
-import { make } from "/page/panels.js";
+import { make } from "/page/elements.js";
 
 const at = (id) => document.getElementById(id);
 const OPEN = ["queued", "delayed", "running"], AGAIN = ["dead", "skipped", "cancelled"];

@@ -1,6 +1,8 @@
 // The table of jobs: grouped by run, searched, filtered by state, and changed one by one or many at once.
 import { call, jobPath, shortReason, told } from "/page/gateway.js";
-import { make, renew, showChips, STATES } from "/page/panels.js";
+import { make, renew, showChips } from "/page/elements.js";
+
+const STATES = ["running", "queued", "delayed", "dead", "skipped", "cancelled", "done"];
 
 const PAGE = 50, PAGE_MAX = 100, JOBS_MAX = 1000, CALLS = 4;
 const OPEN = ["queued", "delayed", "running"], ENDED = ["dead", "skipped", "cancelled"];
@@ -86,7 +88,7 @@ function show() {
   const groups = new Map();
   for (const job of found) groups.set(runOf(job.id), [...(groups.get(runOf(job.id)) ?? []), job]);
   const table = at("job-table");
-  for (const id of chosen) if (!found.some((job) => job.id === id)) chosen.delete(id); // What is not seen is not changed.
+  for (const id of chosen) if (!found.some((job) => job.id === id)) chosen.delete(id); // A job that is not visible is not changed.
   renew(table, [table.tHead, ...[...groups].map(([name, list]) => group(name, list))]);
   table.hidden = found.length === 0;
   at("jobs-empty").hidden = found.length > 0;

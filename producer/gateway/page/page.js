@@ -1,10 +1,11 @@
 // The page: reads the address, shows what it names, and asks the gateway again when something changed.
 import { readAddress, samplesAddress } from "/page/address.js";
-import { showCheckpoints, startCheckpoints } from "/page/checkpoints.js";
+import { showCheckpoints, startCheckpoints } from "/page/compare.js";
 import { call, follow, takeKey, token, told } from "/page/gateway.js";
 import { closeJob, jobChanged, openJob } from "/page/job.js";
 import { loadJobs, pause, showJobsOf, shownCount, showStates, startJobs } from "/page/jobs.js";
-import { make, showNumbers, showSinks, showWorkers } from "/page/panels.js";
+import { make } from "/page/elements.js";
+import { showNumbers, showSinks, showWorkers } from "/page/panels.js";
 import { entryOf, forgetAll, loadRuns, newestSamples, redraw, showRuns, startRuns, stepsWithSamples, takeRecord } from "/page/runs.js";
 import { samplesChanged, showSamples, startSamples } from "/page/samples.js";
 

@@ -3,9 +3,9 @@ import { Chart } from "/page/chart.js";
 import { bestOf, chartsOf, Run } from "/page/curves.js";
 import { saveCsv } from "/page/export.js";
 import { call } from "/page/gateway.js";
-import { lookOf } from "/page/look.js";
+import { lookOf } from "/page/run_colours.js";
 import { samplesAddress } from "/page/address.js";
-import { make, showChips } from "/page/panels.js";
+import { make, showChips } from "/page/elements.js";
 import { short } from "/page/scale.js";
 import { learnSignificance } from "/page/significance.js";
 
@@ -15,7 +15,7 @@ const at = (id) => document.getElementById(id);
 const runs = new Map(); // Name -> Run, of the runs whose results were loaded.
 const charts = new Map(); // Key -> {chart, as}: `as` tells which results and view it shows.
 const view = { x: "step", log: false, smooth: 0, ...JSON.parse(localStorage.getItem(VIEW) ?? "{}") };
-let listed = []; // As /v1/runs gives them, newest first.
+let listed = []; // The runs in the reply of /v1/runs, newest first.
 let chosen = null; // The names in the address; null: the newest runs.
 let onToggle = () => {}, tip = () => {}, goes = Promise.resolve(), again = false;
 
@@ -23,7 +23,7 @@ const isListed = (name) => listed.some((entry) => entry.run === name);
 export const entryOf = (name) => listed.find((entry) => entry.run === name);
 
 /** The names of the runs that are shown. */
-export function shown() {
+function shown() {
   return chosen ?? listed.slice(0, NEWEST_SHOWN).map((entry) => entry.run);
 }
 
@@ -119,7 +119,7 @@ export const stepsWithSamples = (run, place) => runs.get(run)?.sampleSteps(place
 /** The newest samples of a run that is shown; null: it has none. */
 export const newestSamples = (run) => runs.get(run)?.newestSamples() ?? null;
 
-/** One load at a time; a call while one goes on makes it look once more. */
+/** Loads results. Only one load runs at a time; a call during a load makes it load once more. */
 function loadResults() {
   again = true;
   goes = goes.catch(() => {}).then(() => (again ? loadShown() : undefined));

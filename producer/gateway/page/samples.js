@@ -2,7 +2,7 @@
 import { compareAddress, samplesAddress } from "/page/address.js";
 import { call, told } from "/page/gateway.js";
 import { ItemList, textBlock } from "/page/items.js";
-import { make } from "/page/panels.js";
+import { make } from "/page/elements.js";
 import { short } from "/page/scale.js";
 
 const at = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@ function showTitle() {
 }
 
 /** Fills a menu with [{value, text}] and hides it if there is no choice. */
-export function fillMenu(menu, entries, value) {
+function fillMenu(menu, entries, value) {
   menu.replaceChildren(...entries.map((entry) => {
     const option = make("option", entry.text);
     option.value = entry.value;
@@ -28,7 +28,7 @@ export function fillMenu(menu, entries, value) {
 }
 
 /** The menu of tasks. The value of an entry is its place in the list. */
-export function fillTasks(menu, tasks, chosen) {
+function fillTasks(menu, tasks, chosen) {
   const index = tasks.findIndex((one) => one.suite === chosen.suite && one.task === chosen.task);
   fillMenu(menu, tasks.map((one, i) => ({ value: String(i), text: taskName(one) })), String(index));
 }
@@ -78,7 +78,7 @@ function showOthers() {
   link.href = compareAddress([`${place.run}@${earlier}`, here], place);
 }
 
-/** Shows a place as readAddress() gives it. Without a task it is the first one that there is. */
+/** Shows the samples that readAddress() named. The task is the first one if the address names none. */
 export async function showSamples(next) {
   const load = ++loads, variant = next.variant || "regular";
   place = { ...next, variant };

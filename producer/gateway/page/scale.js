@@ -24,7 +24,7 @@ export function duration(ms) {
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 const date = (ms) => new Date(ms).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
 
-/** What the x axis may show. `of` gives a point's place on it, undefined if the point has none. */
+/** The kinds of x axis. `of` returns a point's place on the axis, or undefined if it has none. */
 export const AXES = {
   step: { of: (point) => point.step, tick: (at) => (at || 0).toLocaleString("en"), whole: true },
   epoch: { of: (point) => point.epoch, tick: (at) => short(Number(at.toPrecision(6))) },

@@ -2,7 +2,7 @@
 import { compareAddress, samplesAddress } from "/page/address.js";
 import { call, told } from "/page/gateway.js";
 import { ItemList, sideBySide, textBlock } from "/page/items.js";
-import { make, renew } from "/page/panels.js";
+import { make, renew } from "/page/elements.js";
 import { short } from "/page/scale.js";
 
 const SIGNIFICANT = 0.05;
@@ -12,7 +12,7 @@ let place = null, list = null, loads = 0;
 const signed = (value) => `${value > 0 ? "+" : ""}${short(value)}`;
 const pText = (p) => (p < 1e-4 ? p.toExponential(1) : String(Number(p.toPrecision(3))));
 
-/** What a row says of B. */
+/** Whether B is better or worse by this row, and the class that colours the text. */
 function verdict(row) {
   if (row.p_corrected >= SIGNIFICANT) return { text: "no significant difference", className: "" };
   const better = (row.difference > 0) === row.higher_is_better;
@@ -105,7 +105,7 @@ function say(text, isError = false) {
   at("sides-said").classList.toggle("bad", isError);
 }
 
-/** Shows a place as readAddress() gives it. Without a task it is that of the first row. */
+/** Shows the comparison that readAddress() returned. The task is that of the first row if the address names none. */
 export async function showCheckpoints(next) {
   const load = ++loads, sides = String(next.sides ?? next.named);
   const variant = next.variant || "regular", metric = next.query.get("metric") ?? "";

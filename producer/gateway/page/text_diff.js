@@ -1,4 +1,4 @@
-// Texts of models: what is different between two of them, word by word, and how they are shown.
+// Shows texts of models, and the differences between two texts word by word.
 // A text is never read as HTML, and a control character is shown as an escape.
 
 const WORDS_MAX = 1500; // Longer differences are marked as a whole.

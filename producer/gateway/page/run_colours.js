@@ -1,4 +1,4 @@
-// How runs look: colours and marks that stay with a run for as long as the tab is open.
+// The colour and the mark of each run. They stay the same as long as the tab is open.
 
 const SHOWN = "evalq-looks";
 // Each has a contrast of at least 3 to 1 on light and on dark cards, and a distance of 0.09 or more from the others in OKLab.
