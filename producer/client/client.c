@@ -302,7 +302,7 @@ void evalq_client_close(struct evalq_client *client)
         unsent_tell(client->sender);
     }
     evq_sender_stop(client->sender, evq_clock_mono_ms() + CLOSE_END_MS);
-    evq_client_results_close(client);
+    evq_results_close(client);
     client_free(client);
 }
 
