@@ -68,5 +68,5 @@ enum evq_status evq_json_table_print(const struct evq_json_table *table, const j
     if (has_title) {
         (void)printf("\n%s\n", table->title);
     }
-    return evq_table_finish(out, terminal, has_title ? 2 : 0, stdout, err);
+    return evq_table_print_free(out, terminal, has_title ? 2 : 0, stdout, err);
 }

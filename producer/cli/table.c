@@ -243,8 +243,8 @@ enum evq_status evq_table_print(struct evq_table *table, const struct evq_termin
     return EVQ_OK;
 }
 
-enum evq_status evq_table_finish(struct evq_table *table, const struct evq_terminal *terminal,
-                                 int indent, FILE *out, struct evq_error *err)
+enum evq_status evq_table_print_free(struct evq_table *table, const struct evq_terminal *terminal,
+                                     int indent, FILE *out, struct evq_error *err)
 {
     const enum evq_status status = evq_table_print(table, terminal, indent, out, err);
 

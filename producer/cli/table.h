@@ -34,7 +34,7 @@ void evq_table_cell(struct evq_table *table, enum evq_colour colour, const char 
 enum evq_status evq_table_print(struct evq_table *table, const struct evq_terminal *terminal,
                                 int indent, FILE *out, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Prints the table and frees it. */
-enum evq_status evq_table_finish(struct evq_table *table, const struct evq_terminal *terminal,
-                                 int indent, FILE *out, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_table_print_free(struct evq_table *table, const struct evq_terminal *terminal,
+                                     int indent, FILE *out, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

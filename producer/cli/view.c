@@ -18,7 +18,7 @@ enum evq_status evq_view_job(struct evq_cli *cli, const char *id, json_t **ret,
     return status == EVQ_OK ? evq_json_take(text, ret, err) : status;
 }
 
-const json_t *evq_view_hash(const json_t *job)
+const json_t *evq_view_fields(const json_t *job)
 {
     const json_t *hash = json_object_get(job, "job");
     return json_is_object(hash) ? hash : job;
@@ -33,7 +33,7 @@ static bool reason_may_be_cut(const char *reason)
 
 char *evq_view_cause(const json_t *job, char *out, size_t out_bytes)
 {
-    const json_t *hash = evq_view_hash(job);
+    const json_t *hash = evq_view_fields(job);
     const char *reason = evq_json_text(hash, "reason", "");
     const char *detail = evq_json_text(job, "detail", "");
     const size_t whole = strcspn(detail, "\n"); // The worker begins the detail with the reason.

@@ -12,7 +12,7 @@ enum evq_status evq_view_stats(struct evq_cli *cli, json_t **ret,
 enum evq_status evq_view_job(struct evq_cli *cli, const char *id, json_t **ret,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 /* The short fields of a job (state, reason, worker, ...) within a view from evq_view_job(). */
-const json_t *evq_view_hash(const json_t *job);
+const json_t *evq_view_fields(const json_t *job);
 /* Room for the longest cause, escaped. */
 #define EVQ_VIEW_CAUSE_BYTES 2048
 /* Writes why the job of a view from evq_view_job() is in its state: its reason, or, if the queue

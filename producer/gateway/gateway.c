@@ -13,7 +13,7 @@
 #include "producer/gateway/http/http_server.h"
 #include "producer/gateway/http/listen.h"
 #include "producer/gateway/lmms/pins.h"
-#include "producer/gateway/samples/step_cache.h"
+#include "producer/gateway/samples/significance_cache.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
@@ -39,7 +39,7 @@ struct service {
     struct evq_thread_pool *pool;
     struct evq_thread_pool *samples; // For requests that read samples.
     struct evq_pins *pins;
-    struct evq_step_cache *steps;
+    struct evq_significance_cache *steps;
     char where[80];
 };
 
@@ -134,7 +134,7 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
         status = evq_pins_start(service->config, &service->pins, err);
     }
     if (status == EVQ_OK) {
-        status = evq_step_cache_open(&service->steps, err);
+        status = evq_significance_cache_open(&service->steps, err);
     }
     struct evq_thread_pool_config pool = {.config = service->config,
                                           .events = service->events,
@@ -260,7 +260,7 @@ enum evq_status evq_gateway_run(const struct evq_config *config, const struct ev
     evq_pins_stop(service.pins);
     evq_http_server_stop(service.server);
     evq_events_free(service.events);
-    evq_step_cache_close(service.steps);
+    evq_significance_cache_close(service.steps);
     evq_tokens_free(service.admission.tokens);
     evq_rate_free(service.admission.rate);
     evq_file_close(&signal_fd);

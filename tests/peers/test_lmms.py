@@ -227,9 +227,9 @@ class LmmsEvalTest(SceneTest):
 
     @unittest.skipIf(importlib.util.find_spec("lmms_engine") is None, "lmms_engine is not installed")
     def test_lmms_engine_loses_evaluations_and_its_fixes_do_not(self) -> None:
-        """The backend of the released LMMs-Engine, with the closing wait of its trainer; and the same with lmms_engine_fixed.py."""
+        """The backend of the released LMMs-Engine, with the closing wait of its trainer; and the same with lmms_engine_patches.py."""
         path = self.save("engine-released/checkpoint-5")
-        for fixed in ("", "import lmms_engine_fixed"):
+        for fixed in ("", "import lmms_engine_patches"):
             words = [sys.executable, "-c", ENGINE.replace("FIXED", fixed), self.url, path]
             environment = {**os.environ, "PYTHONPATH": SUITES}
             done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=DEADLINE * 10, check=False)

@@ -1,5 +1,5 @@
 /*
- * What `evalq init` finds in the working directory. One thread.
+ * Finds checkpoints and tools in the working directory, for `evalq init`. One thread.
  */
 #ifndef EVQ_PRODUCER_CLI_INIT_PROJECT_H
 #define EVQ_PRODUCER_CLI_INIT_PROJECT_H
@@ -15,8 +15,8 @@ struct evq_project {
     bool lm_eval;            // The program lm_eval is in $PATH.
 };
 
-/* Looks at the working directory and the two levels below it; skips hidden directories and at most
- * the first 1,000 entries of each directory are looked at. */
+/* Reads the working directory and the two levels below it. It skips hidden directories and reads at
+ * most 1,000 entries of each. */
 void evq_project_read(struct evq_project *project);
 
 #endif

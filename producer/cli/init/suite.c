@@ -23,12 +23,12 @@
 #define NEW_SERVER "vllm"
 
 struct addition {
-    char kind[32];            // Of the harness.
+    char kind[32];            // Kind of the harness.
     char tasks[1024];         // Names, each ended by NUL.
     char *names[TASKS_MAX];   // They point into tasks.
-    size_t count;             // Of names.
+    size_t count;             // How many names.
     char suite[128];          // The name of the suite.
-    const char *server;       // What --server says. NULL: any server.
+    const char *server;       // The value of --server. NULL: any server.
     const char *evaluator;    // The name of the evaluator.
     const char *python;       // The interpreter that has the harness.
     bool is_evaluator_needed; // The file has no such evaluator.
@@ -238,7 +238,7 @@ static enum evq_status write_text(const char *path, const char *text, struct evq
     return evq_file_replace(real, text, strlen(text), info.st_mode & 07777, err);
 }
 
-/* What cannot be added to the file is printed. */
+/* Prints the suite if it cannot be added to the file. */
 static void print_additions(const struct addition *add, struct evq_buffer *evaluator,
                             struct evq_buffer *suite)
 {

@@ -161,7 +161,7 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
         evq_table_cell(table, EVQ_COLOUR_DIM, "%zu", one->count);
     }
-    return evq_table_finish(table, &to->cli->terminal, 0, stdout, err);
+    return evq_table_print_free(table, &to->cli->terminal, 0, stdout, err);
 }
 
 static json_t *number_json(double value)

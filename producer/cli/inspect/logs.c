@@ -121,7 +121,7 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
 {
     char path[PATH_MAX];
     size_t bytes = 0;
-    const json_t *hash = evq_view_hash(view);
+    const json_t *hash = evq_view_fields(view);
     const int64_t last = evq_json_integer(hash, "attempts", 0);
     const int64_t attempt = evq_option_integer(&cli->options, "attempt", last);
     const char *detail = attempt == last ? evq_json_text(view, "detail", "") : ""; // The last's.

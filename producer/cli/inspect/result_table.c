@@ -439,7 +439,7 @@ enum evq_status evq_result_table_print(const struct evq_result_table *results,
             print_row(results, i, NULL, table, show_run);
         }
     }
-    enum evq_status status = evq_table_finish(table, terminal, 0, stdout, err);
+    enum evq_status status = evq_table_print_free(table, terminal, 0, stdout, err);
     if (status == EVQ_OK && results->failed) {
         status =
             evq_error_set(err, EVQ_E_NOMEM, "no memory for more than %zu rows", results->row_count);

@@ -12,7 +12,7 @@
 
 #include "producer/cli/cli.h"
 #include "producer/cli/json.h"
-#include "producer/cli/samples/sample_collect.h"
+#include "producer/cli/samples/sample_gc.h"
 #include "producer/cli/verbs.h"
 #include "producer/client/pins/pin_releaser.h"
 
@@ -206,7 +206,7 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (status == EVQ_OK) {
         trim_dead(&gc, &info);
-        status = evq_sample_collect(cli, &gc.samples, err);
+        status = evq_sample_gc(cli, &gc.samples, err);
     }
     if (status == EVQ_OK) {
         status = print_collected(&gc, err);

@@ -18,7 +18,7 @@ struct step {
     struct evq_sample_file file;
     int64_t step;
     double mean;
-    double p; // That it differs from the best; NaN: it is not compared.
+    double p; // The p-value of its difference from the best; NaN: it is not compared.
 };
 
 struct steps {

@@ -67,7 +67,7 @@ static enum evq_status print_pairs(struct side_by_side *to, struct evq_error *er
         to->better += better;
         to->worse += !better;
         if (shown < limit && json) {
-            status = evq_sample_text_json(pair_json(to, pair, better), shown == 0, err);
+            status = evq_sample_text_print_item(pair_json(to, pair, better), shown == 0, err);
         } else if (shown < limit) {
             print_pair(to, pair, better);
         }

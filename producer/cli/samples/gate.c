@@ -119,7 +119,7 @@ static enum evq_status await_file(struct evq_cli *cli, const struct evq_sample_p
         (void)snprintf(id, sizeof id, "%s/%" PRId64 "/%s/%s", place->run, place->step,
                        evq_option_text(&cli->options, "variant", "regular"), suite);
         evq_cli_say(cli, "evalq: waiting for %s", id);
-        status = evq_waiting_end(cli, id, timeout, err);
+        status = evq_waiting_one_job(cli, id, timeout, err);
     }
     return status == EVQ_OK ? await_arrival(cli, place, ret, err) : status;
 }

@@ -76,7 +76,7 @@ static enum evq_status print_table(struct evq_cli *cli, const struct evq_compari
     for (size_t i = 0; i < rows->count; i++) {
         print_row(table, &rows->rows[i]);
     }
-    const enum evq_status status = evq_table_finish(table, &cli->terminal, 0, stdout, err);
+    const enum evq_status status = evq_table_print_free(table, &cli->terminal, 0, stdout, err);
     if (rows->count > 1) {
         evq_cli_say(cli, "P is corrected by Holm's method for %zu comparisons. *: below 0.05.",
                     rows->count);

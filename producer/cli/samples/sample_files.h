@@ -29,7 +29,7 @@ enum evq_status evq_sample_files_find(struct evq_cli *cli, const struct evq_samp
                                       struct evq_sample_files *ret,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same for exactly one file. Reports wrong use if several suites or tasks are left. */
+/* Chooses exactly one file. Reports wrong use if several suites or tasks are left. */
 enum evq_status evq_sample_files_one(struct evq_cli *cli, const struct evq_sample_place *place,
                                      struct evq_sample_file *ret,
                                      struct evq_error *err) EVQ_CHECK_RESULT;

@@ -30,7 +30,7 @@ void evq_sample_text_print(const struct evq_terminal *terminal, const char *labe
     free(escaped);
 }
 
-enum evq_status evq_sample_text_json(json_t *object, bool first, struct evq_error *err)
+enum evq_status evq_sample_text_print_item(json_t *object, bool first, struct evq_error *err)
 {
     char *text = evq_json_memory_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII);
 

@@ -10,14 +10,14 @@
 #include "producer/cli/terminal.h"
 #include "shared/base/error.h"
 
-/* Prints "  LABEL  TEXT" with control characters as \xNN. A long text is cut, and how long it is
- * follows; with --plain it is not. NULL prints nothing. */
+/* Prints "  LABEL  TEXT" with control characters as \xNN. A long text is cut and followed by its
+ * length, except with --plain. NULL prints nothing. */
 void evq_sample_text_print(const struct evq_terminal *terminal, const char *label,
                            const char *text);
 
-/* Prints one object of a list that is printed piece by piece, all but ASCII escaped, and releases
- * it. */
-enum evq_status evq_sample_text_json(json_t *object, bool first,
-                                     struct evq_error *err) EVQ_CHECK_RESULT;
+/* Prints one item of a JSON list with a comma before it, unless it is the first. All characters
+ * except ASCII are escaped. Releases the object. */
+enum evq_status evq_sample_text_print_item(json_t *object, bool first,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -108,14 +108,15 @@ static enum evq_status print_samples(struct evq_cli *cli, const struct evq_sampl
         items++;
         status = passes(filter, &sample, &wanted, err);
         if (status == EVQ_OK && wanted && cli->terminal.json) {
-            status = evq_sample_text_json(sample_json(&sample), shown == 0, err);
+            status = evq_sample_text_print_item(sample_json(&sample), shown == 0, err);
         } else if (status == EVQ_OK && wanted) {
             print_sample(cli, &sample);
         }
         shown += wanted;
     }
     if (begun) {
-        (void)fputs(shown > 0 ? "\n]}\n" : "]}\n", stdout); // What was read stays readable.
+        (void)fputs(shown > 0 ? "\n]}\n" : "]}\n",
+                    stdout); // After an error, too, the list is valid JSON.
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "%" PRId64 " of %" PRId64 "%s items of %s", shown, items,
                     end ? "" : " or more", file->task);

@@ -171,7 +171,7 @@ static enum evq_status read_file(struct reading *reading, const struct evq_sampl
     return status;
 }
 
-/* From the last step to the first, so that one file beside the last ones is in memory. */
+/* Reads the last step first, so that only its files and one other are in memory. */
 static enum evq_status read_steps(struct reading *reading, const char *run, int64_t *steps,
                                   struct evq_error *err)
 {
@@ -311,7 +311,7 @@ enum evq_status evq_step_changes_print(struct evq_cli *cli, const struct evq_ste
     for (size_t i = 0; i < changes->count; i++) {
         print_row(table, &changes->rows[i]);
     }
-    const enum evq_status status = evq_table_finish(table, &cli->terminal, 0, stdout, err);
+    const enum evq_status status = evq_table_print_free(table, &cli->terminal, 0, stdout, err);
     if (changes->compared > 1) {
         evq_cli_say(cli,
                     "Each earlier step was compared with the last one. P is corrected by Holm's "

@@ -12,9 +12,9 @@
 
 struct evq_step_point { // One step of one score.
     int64_t step;
-    double mean;       // Of the items that the last step has, too.
+    double mean;       // The mean over the items that the last step has, too.
     double difference; // The mean of the last step minus this one.
-    double p;          // Of the difference, corrected. NaN: there are too few items for a test.
+    double p;          // The corrected p-value. NaN: there are too few items for a test.
 };
 
 struct evq_step_change { // One score of one task.
@@ -47,7 +47,7 @@ void evq_step_changes_free(struct evq_step_changes *changes);
 /* Prints a line for each score. Without any, it prints nothing. */
 enum evq_status evq_step_changes_print(struct evq_cli *cli, const struct evq_step_changes *changes,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same as a list. NULL: memory ran out. */
+/* Returns the changes as a JSON list. NULL: memory ran out. */
 json_t *evq_step_changes_json(const struct evq_step_changes *changes);
 
 #endif

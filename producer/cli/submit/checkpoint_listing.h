@@ -14,7 +14,7 @@ struct evq_checkpoint_listing {
     char *name; // Relative to the directory.
     int64_t step;
     bool is_directory;
-    int64_t changed_ns; // When it changed last, by stat().
+    int64_t changed_ns; // The time of its last change, by stat().
     int64_t bytes;
 };
 
@@ -25,11 +25,13 @@ struct evq_checkpoint_listing_list {
 };
 
 /*
- * The step that a name gives: the number after "step" (step-100, step_100, step=100,
- * global_step100), else the last number before the extension. False: the name is not a
- * checkpoint's. pattern: a shell pattern that the name must match, NULL for the rules: directories
- * named checkpoint, ckpt, step, epoch or iter with a number, or a number alone; files *.safetensors
- * so named; files *.pt, *.pth, *.bin, *.ckpt with a number. Hidden and temporary names never.
+ * Reads the step in a name: the number after "step" (step-100, step_100, step=100, global_step100),
+ * else the last number before the extension. False: it is not the name of a checkpoint.
+ *
+ * pattern: a shell pattern that the name must match. NULL: these names match: directories named
+ * checkpoint, ckpt, step, epoch or iter with a number, or a number alone; files *.safetensors with
+ * such a name; files *.pt, *.pth, *.bin, *.ckpt with a number. Hidden and temporary names never
+ * match.
  */
 bool evq_checkpoint_listing_step(const char *name, bool is_directory, const char *pattern,
                                  int64_t *ret_step);
@@ -49,8 +51,8 @@ enum evq_status evq_checkpoint_listing_read(const char *directory, const char *p
                                             struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_checkpoint_listing_free(struct evq_checkpoint_listing_list *list);
 
-/* When a file directly in directory/name changed last. The time of the directory does not show that
- * a file was overwritten. 0: there is no file, or it cannot be read. */
+/* Returns when a file directly in directory/name changed last, because the directory's own time
+ * does not change when a file is overwritten. 0: there is no file, or it cannot be read. */
 int64_t evq_checkpoint_listing_inside_ns(const char *directory, const char *name);
 
 #endif

@@ -18,7 +18,7 @@ struct waited {
     enum evq_job_state state;
     char cause[EVQ_VIEW_CAUSE_BYTES]; // Why it ended so, escaped.
     bool ended;
-    char blocked[256]; // What the job waits for other than its turn; "": nothing.
+    char blocked[256]; // Why the job waits, if not only for its turn; "": it does not.
 };
 
 /* Says once why a job cannot run, and again if the reason changes. */
@@ -42,7 +42,7 @@ static enum evq_status look_at(struct evq_cli *cli, struct waited *job, struct e
     if (status != EVQ_OK) {
         return status;
     }
-    const json_t *hash = evq_view_hash(view);
+    const json_t *hash = evq_view_fields(view);
     const char *state = evq_json_text(hash, "state", "");
     if (strcmp(state, "bad") == 0) {
         status = evq_error_set(err, EVQ_E_CORRUPT, "the job '%s' was set aside: %s", job->id,
@@ -75,7 +75,7 @@ static void notice_say(const struct evq_cli *cli, struct notice *notice, const s
     }
 }
 
-/* The same for a run: its newest queued job speaks for all. */
+/* Says why a run waits. Its newest queued job stands for all. */
 static void notice_run(struct evq_cli *cli, struct notice *notice, const char *run)
 {
     json_t *jobs = json_array();
@@ -224,8 +224,8 @@ static enum evq_status await(struct evq_cli *cli, struct waited *jobs, size_t id
     return status;
 }
 
-enum evq_status evq_waiting_end(struct evq_cli *cli, const char *id, int64_t timeout_s,
-                                struct evq_error *err)
+enum evq_status evq_waiting_one_job(struct evq_cli *cli, const char *id, int64_t timeout_s,
+                                    struct evq_error *err)
 {
     struct waited job = {.id = id};
     const enum evq_status status = await(cli, &job, 1, timeout_s, err);

@@ -14,12 +14,12 @@
 enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, size_t id_count,
                                  int64_t timeout_s, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Waits for one job and prints nothing but why it is blocked. EVQ_E_CONFLICT: it did not end as
- * done. Otherwise as evq_waiting_jobs(). */
-enum evq_status evq_waiting_end(struct evq_cli *cli, const char *id, int64_t timeout_s,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* Waits for one job and prints only why it is blocked. EVQ_E_CONFLICT: it did not end as done.
+ * Other errors are those of evq_waiting_jobs(). */
+enum evq_status evq_waiting_one_job(struct evq_cli *cli, const char *id, int64_t timeout_s,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The same for all jobs of a run, without printing metrics. */
+/* Like evq_waiting_jobs(), for all jobs of a run, without printing metrics. */
 enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t timeout_s,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

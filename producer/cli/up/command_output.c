@@ -79,7 +79,7 @@ static void new_line(struct evq_command_output *output)
     output->rows[output->cursor].returned = output->rows[output->cursor].text.bytes > 0;
 }
 
-/* Acts on a whole sequence that begins with ESC [. What moves elsewhere is left out. */
+/* Acts on a whole sequence that begins with ESC [. It ignores sequences that move elsewhere. */
 static void obey(struct evq_command_output *output)
 {
     struct evq_command_row *row = &output->rows[output->cursor];

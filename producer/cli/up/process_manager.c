@@ -144,7 +144,7 @@ enum evq_status evq_process_manager_start_server(struct evq_process_manager *man
         if (status == EVQ_OK || strstr(err->message, "ddress already in use") == NULL) {
             break;
         }
-        status = evq_server_repick(server, err); // Another program took the port in between.
+        status = evq_server_choose_port(server, err); // Another program took the port in between.
     }
     if (status == EVQ_OK) {
         int64_t build = 0;

@@ -81,14 +81,14 @@ enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *ma
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /*
  * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.
- * On EVQ_OK looks at stop_count and command.ended tell what happened. EVQ_E_INVALID, EVQ_E_VERSION,
- * ...: a service cannot run, the message is its own last line.
+ * After EVQ_OK, read stop_count and command.ended to learn what happened. EVQ_E_INVALID,
+ * EVQ_E_VERSION, ...: a service cannot run; the message is its own last line.
  */
 enum evq_status evq_process_manager_step(struct evq_process_manager *manager, int extra_fd,
                                          int timeout_ms, bool *ret_readable,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
-/* After the command's end: drains workers and logger, ends redis-server, removes url and socket;
- * kills what does not obey. */
+/* Call it after the command has ended. Drains workers and logger, ends redis-server, and removes
+ * url and socket. Kills the services that do not end. */
 void evq_process_manager_stop(struct evq_process_manager *manager);
 
 #endif

@@ -95,7 +95,7 @@ static bool has_persistent(const struct evq_config *config)
     return false;
 }
 
-struct failed_start {      // Of a slot's persistent evaluators.
+struct failed_start {      // A persistent evaluator of a slot that did not start.
     char note[NOTE_BYTES]; // Why; "": none failed.
     bool is_final;         // Its jobs will fail. Otherwise the first job tries again.
 };

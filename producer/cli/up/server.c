@@ -168,7 +168,7 @@ static enum evq_status write_conf(struct evq_server *server, struct evq_error *e
     return status;
 }
 
-enum evq_status evq_server_repick(struct evq_server *server, struct evq_error *err)
+enum evq_status evq_server_choose_port(struct evq_server *server, struct evq_error *err)
 {
     enum evq_status status = pick_port(&server->port, err);
     return status == EVQ_OK ? write_conf(server, err) : status;
@@ -209,7 +209,7 @@ enum evq_status evq_server_prepare(struct evq_server *server, const char *direct
         status = place_socket(server, err);
     }
     if (status == EVQ_OK) {
-        status = evq_server_repick(server, err);
+        status = evq_server_choose_port(server, err);
     }
     server->service = (struct evq_service){
         .name = "redis",

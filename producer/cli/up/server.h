@@ -24,13 +24,13 @@ struct evq_server {
     struct evq_service service;
 };
 
-/* Makes what the server needs in directory (absolute, existing): password, socket place,
- * configuration. */
+/* Makes the files that the server needs in directory, which is absolute and exists: password,
+ * directory of the socket, configuration. */
 enum evq_status evq_server_prepare(struct evq_server *server, const char *directory,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /* Chooses another free port and rewrites the configuration. */
-enum evq_status evq_server_repick(struct evq_server *server,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_server_choose_port(struct evq_server *server,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 /* Waits until it answers on conn. EVQ_E_IO: it ended; the message is the end of its log.
  * EVQ_E_TIMEOUT. */
 enum evq_status evq_server_await(struct evq_server *server, struct evq_conn *conn,
@@ -40,7 +40,7 @@ enum evq_status evq_server_announce(const struct evq_server *server,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 /* Removes the addresses that `evalq up` announced: DIRECTORY/url and DIRECTORY/page. */
 void evq_server_unannounce(const char *directory);
-/* The same, and removes socket and socket directory. */
+/* Calls evq_server_unannounce(), and removes the socket and its directory. */
 void evq_server_withdraw(const struct evq_server *server);
 
 /* Writes DIRECTORY/NAME into out, which has EVQ_SERVER_PATH_MAX bytes. */

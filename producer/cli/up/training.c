@@ -21,7 +21,7 @@
 #define POLL_MS       150   // How often results are read.
 #define SINKS_MS      10000 // Time for sinks to take the last results.
 #define WHY_MS        5000  // How often to look why jobs wait, while the command runs.
-#define WHY_END_MS    1000  // The same after the command has ended.
+#define WHY_END_MS    1000  // The same limit, after the command has ended.
 #define PATIENT_MS    2000  // If the command ends later than this, say that we wait for it.
 #define LAST_WORDS_MS 1000  // Time to read output that is left after the command's end.
 

@@ -11,7 +11,7 @@
 
 struct evq_events;             // producer/gateway/api/events.h
 struct evq_pins;               // producer/gateway/lmms/pins.h
-struct evq_step_cache;         // producer/gateway/samples/step_cache.h
+struct evq_significance_cache; // producer/gateway/samples/significance_cache.h
 struct evq_checkpoint_watcher; // shared/checkpoint/checkpoint_watcher.h
 
 /* Passed to handlers. Each pool thread has its own. */
@@ -20,7 +20,7 @@ struct evq_api {
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
     struct evq_pins *pins;
-    struct evq_step_cache *steps;           // Shared by all threads.
+    struct evq_significance_cache *steps;   // Shared by all threads.
     struct evq_checkpoint_watcher *watcher; // Shared by all threads.
 };
 

@@ -22,12 +22,12 @@ struct evq_exchange {
 };
 
 struct evq_thread_pool_config {
-    const struct evq_config *config; // Borrowed.
-    struct evq_events *events;       // Borrowed.
-    struct evq_pins *pins;           // Borrowed.
-    struct evq_step_cache *steps;    // Borrowed.
-    uint32_t threads;                // 1 to EVQ_POOL_THREADS_MAX.
-    uint32_t waiting_max;            // Requests.
+    const struct evq_config *config;      // Borrowed.
+    struct evq_events *events;            // Borrowed.
+    struct evq_pins *pins;                // Borrowed.
+    struct evq_significance_cache *steps; // Borrowed.
+    uint32_t threads;                     // 1 to EVQ_POOL_THREADS_MAX.
+    uint32_t waiting_max;                 // Requests.
     /* Called on a pool thread when the exchange has its reply. The pool no longer uses it. */
     void (*on_done)(struct evq_exchange *exchange);
 };

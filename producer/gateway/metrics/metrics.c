@@ -63,7 +63,8 @@ static void jobs_put(struct page *page)
     sample(page, NULL, fmax(number_of(page->stats, "oldest_waiting_ms"), 0) / 1e3);
 }
 
-/* Whether no live worker can run the class; one that is paused or at its cap waits by order. */
+/* Whether no live worker can run the class. A class that waits because somebody paused or capped it
+ * does not count. */
 static bool is_unserved(const json_t *class)
 {
     const char *why = text_of(class, "why");
@@ -98,7 +99,7 @@ static void classes_put(struct page *page)
            "Queued jobs of a class that no live worker can run.");
     json_array_foreach(classes, i, class)
     {
-        evq_metrics_registry_suite(page->registry, text_of(class, "suite"));
+        evq_metrics_registry_add_suite(page->registry, text_of(class, "suite"));
         sample(page,
                (struct evq_label[LABELS_MAX]){{"suite", text_of(class, "suite")},
                                               {"needs", text_of(class, "needs")}},

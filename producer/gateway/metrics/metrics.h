@@ -11,9 +11,9 @@
 #include "producer/gateway/metrics/metrics_registry.h"
 #include "shared/base/error.h"
 
-/* stats: JSON of evq_queue_stats() (docs/protocol.md), NULL: Redis did not answer, and
- * evalq_redis_up is 0 and alone. rtt_seconds: what the call took. registry is told of the suites
- * that are there. EVQ_E_INVALID: it is no such JSON. */
+/* stats: the JSON of evq_queue_stats() (docs/protocol.md). NULL: Redis did not answer; only
+ * evalq_redis_up is written, as 0. rtt_seconds: the duration of that call. Adds the suites in stats
+ * to registry. EVQ_E_INVALID: stats is no such JSON. */
 enum evq_status evq_metrics_write(const char *queue, const char *stats, double rtt_seconds,
                                   struct evq_metrics_registry *registry, struct evq_buffer *out,
                                   struct evq_error *err) EVQ_CHECK_RESULT;

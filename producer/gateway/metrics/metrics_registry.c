@@ -171,7 +171,7 @@ static void take_metrics(struct evq_metrics_registry *registry, const struct evq
     }
 }
 
-void evq_metrics_registry_suite(struct evq_metrics_registry *registry, const char *name)
+void evq_metrics_registry_add_suite(struct evq_metrics_registry *registry, const char *name)
 {
     (void)pthread_mutex_lock(&registry->lock);
     (void)suite_of(registry, name); // There may be too many.

@@ -26,7 +26,7 @@ void evq_metrics_registry_take(struct evq_metrics_registry *registry,
                                const struct evq_result *result, bool before);
 
 /* Starts the counters of a suite at 0, so that Prometheus sees its first end as an increase. */
-void evq_metrics_registry_suite(struct evq_metrics_registry *registry, const char *name);
+void evq_metrics_registry_add_suite(struct evq_metrics_registry *registry, const char *name);
 
 /* Appends families in the text format of metrics.h. */
 void evq_metrics_registry_write(struct evq_metrics_registry *registry, const char *queue,

@@ -7,7 +7,7 @@
 #include "shared/base/json_memory.h"
 #include "shared/samples/comparison.h"
 
-#define TASKS_MAX 200 // Of one comparison, so that its time is bounded.
+#define TASKS_MAX 200 // Most tasks of one comparison, so that its time is bounded.
 
 /* Reads both checkpoints and the choice. false: the reply says what is wrong. */
 static bool read_sides(struct evq_api *api, const struct evq_http_request *request,

@@ -1,5 +1,5 @@
 /*
- * What requests for samples have in common: which checkpoint and files they name, limits, pages,
+ * The common parts of requests for samples: which checkpoint and files they name, limits, pages,
  * and errors. The names of a request never lead out of samples.directory. Any thread.
  */
 #ifndef EVQ_PRODUCER_GATEWAY_SAMPLES_SAMPLES_REQUEST_H

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "producer/gateway/samples/samples_request.h"
-#include "producer/gateway/samples/step_cache.h"
+#include "producer/gateway/samples/significance_cache.h"
 #include "shared/base/clock.h"
 #include "shared/statistics/holm.h"
 #include "shared/statistics/mean.h"
@@ -27,13 +27,13 @@ struct step {
     char version[VERSION_BYTES]; // Names the file and its content.
     bool has_mean;               // Or its error.
     bool has_difference;
-    struct evq_step_numbers mean;
-    struct evq_step_numbers difference; // To the best step.
+    struct evq_significance_numbers mean;
+    struct evq_significance_numbers difference; // To the best step.
     double corrected;
 };
 
 struct curve {
-    struct evq_step_cache *cache;
+    struct evq_significance_cache *cache;
     const char *metric;
     struct step *steps; // In rising order.
     size_t count;
@@ -92,7 +92,7 @@ static enum evq_status read_set(const struct step *step, struct evq_samples_set 
 }
 
 static enum evq_status measure_score(struct evq_samples_set *set, const char *score,
-                                     struct evq_step_numbers *ret, struct evq_error *err)
+                                     struct evq_significance_numbers *ret, struct evq_error *err)
 {
     struct evq_pairing self;
     struct evq_pairing_items arrays = {.baseline = NULL};
@@ -110,11 +110,11 @@ static enum evq_status measure_score(struct evq_samples_set *set, const char *sc
             evq_mean_interval(arrays.candidate, arrays.items.count, arrays.weights, arrays.clusters,
                               arrays.items.cluster_count, CONFIDENCE, &mean, err);
     }
-    *ret = (struct evq_step_numbers){.items = (int64_t)set->count,
-                                     .value = mean.mean,
-                                     .standard_error = mean.standard_error,
-                                     .low = mean.low,
-                                     .high = mean.high};
+    *ret = (struct evq_significance_numbers){.items = (int64_t)set->count,
+                                             .value = mean.mean,
+                                             .standard_error = mean.standard_error,
+                                             .low = mean.low,
+                                             .high = mean.high};
     evq_pairing_items_free(&arrays);
     evq_pairing_close(&self);
     return status;
@@ -130,30 +130,30 @@ static void measure(struct curve *curve, struct step *step)
     enum evq_status status = read_set(step, &set, &err);
 
     for (size_t i = 0; status == EVQ_OK && i < set->name_count; i++) {
-        struct evq_step_numbers numbers;
+        struct evq_significance_numbers numbers;
         mean_key(step, set->names[i], key);
         if (strcmp(set->names[i], curve->metric) != 0 &&
             measure_score(set, set->names[i], &numbers, NULL) == EVQ_OK) {
-            evq_step_cache_put(curve->cache, key, &numbers);
+            evq_significance_cache_put(curve->cache, key, &numbers);
         }
     }
     if (status == EVQ_OK) {
         status = measure_score(set, curve->metric, &step->mean, &err);
     }
     if (status != EVQ_OK) {
-        step->mean = (struct evq_step_numbers){.items = 0};
+        step->mean = (struct evq_significance_numbers){.items = 0};
         (void)snprintf(step->mean.error, sizeof step->mean.error, "%s", err.message);
     }
     if (stays(status)) {
         mean_key(step, curve->metric, key);
-        evq_step_cache_put(curve->cache, key, &step->mean);
+        evq_significance_cache_put(curve->cache, key, &step->mean);
     }
     step->has_mean = true;
     evq_samples_set_free(set);
 }
 
 static enum evq_status compare_sets(const struct curve *curve, struct evq_samples_set *set,
-                                    struct evq_step_numbers *ret, struct evq_error *err)
+                                    struct evq_significance_numbers *ret, struct evq_error *err)
 {
     const struct evq_paired_options options = {.confidence = CONFIDENCE, .seed = EVQ_PAIRING_SEED};
     struct evq_pairing pairing;
@@ -171,12 +171,12 @@ static enum evq_status compare_sets(const struct curve *curve, struct evq_sample
     if (status == EVQ_OK) {
         status = evq_paired_compare(&arrays.items, &options, &paired, err);
     }
-    *ret = (struct evq_step_numbers){.items = (int64_t)paired.count,
-                                     .value = paired.difference,
-                                     .standard_error = paired.standard_error,
-                                     .low = paired.low,
-                                     .high = paired.high,
-                                     .p = paired.p};
+    *ret = (struct evq_significance_numbers){.items = (int64_t)paired.count,
+                                             .value = paired.difference,
+                                             .standard_error = paired.standard_error,
+                                             .low = paired.low,
+                                             .high = paired.high,
+                                             .p = paired.p};
     evq_pairing_items_free(&arrays);
     evq_pairing_close(&pairing);
     return status;
@@ -199,12 +199,12 @@ static void compare(struct curve *curve, struct step *step)
         status = compare_sets(curve, set, &step->difference, &err);
     }
     if (status != EVQ_OK) {
-        step->difference = (struct evq_step_numbers){.items = 0};
+        step->difference = (struct evq_significance_numbers){.items = 0};
         (void)snprintf(step->difference.error, sizeof step->difference.error, "%s", err.message);
     }
     if (stays(status)) {
         difference_key(curve, step, key);
-        evq_step_cache_put(curve->cache, key, &step->difference);
+        evq_significance_cache_put(curve->cache, key, &step->difference);
     }
     step->has_difference = true;
     evq_samples_set_free(set);
@@ -254,7 +254,7 @@ static enum evq_status find_best(struct curve *curve, struct evq_error *err)
     for (size_t i = 0; i < curve->count; i++) {
         struct step *step = &curve->steps[i];
         mean_key(step, curve->metric, key);
-        step->has_mean = evq_step_cache_get(curve->cache, key, &step->mean);
+        step->has_mean = evq_significance_cache_get(curve->cache, key, &step->mean);
         if (!step->has_mean && may_work(curve)) {
             measure(curve, step);
         }
@@ -290,7 +290,7 @@ static enum evq_status find_differences(struct curve *curve, struct evq_error *e
             continue;
         }
         difference_key(curve, step, key);
-        step->has_difference = evq_step_cache_get(curve->cache, key, &step->difference);
+        step->has_difference = evq_significance_cache_get(curve->cache, key, &step->difference);
         if (!step->has_difference && may_work(curve)) {
             compare(curve, step);
         }

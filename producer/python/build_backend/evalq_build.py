@@ -36,7 +36,7 @@ CUBLAS_RPATH = "\\$ORIGIN/../../nvidia/cublas/lib:\\$ORIGIN/../../nvidia/cu13/li
 # passwords.
 DEPLOY = (
     "bootstrap.sh", "copyright", "evalq.yaml", "notices.txt", "packages.cmake",
-    "packages_finish.cmake", "redis", "systemd",
+    "packages_post.cmake", "redis", "systemd",
 )  # fmt: skip
 SOURCES = (
     "CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger",

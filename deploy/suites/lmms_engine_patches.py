@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Starts LMMs-Engine 0.1.4 without the faults by which it loses evaluations (docs/lmms.md):
 
-    torchrun ... /etc/evalq/lmms_engine_fixed.py config_yaml=train.yaml     instead of   torchrun ... -m lmms_engine.launch.cli config_yaml=train.yaml
+    torchrun ... /etc/evalq/lmms_engine_patches.py config_yaml=train.yaml     instead of   torchrun ... -m lmms_engine.launch.cli config_yaml=train.yaml
 
 1. It gives lmms_engine_kwargs to EvalClient.evaluate(), which lmms-eval 0.7.3 does not accept: nothing is submitted.
 2. Its closing wait ends when no job is pending, although the results of the last ones were not logged yet.

@@ -1,4 +1,4 @@
-#include "producer/cli/samples/sample_collect.h"
+#include "producer/cli/samples/sample_gc.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static enum evq_status collect_run(struct evq_cli *cli, const char *run, int64_t
     return status;
 }
 
-enum evq_status evq_sample_collect(struct evq_cli *cli, int64_t *ret_removed, struct evq_error *err)
+enum evq_status evq_sample_gc(struct evq_cli *cli, int64_t *ret_removed, struct evq_error *err)
 {
     struct dirent *entry;
     enum evq_status status = EVQ_OK;

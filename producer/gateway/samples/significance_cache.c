@@ -1,4 +1,4 @@
-#include "producer/gateway/samples/step_cache.h"
+#include "producer/gateway/samples/significance_cache.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,18 +10,19 @@
 struct entry {
     XXH128_hash_t key; // All 0: empty.
     uint64_t used;     // When it was written or read last, by the count of calls.
-    struct evq_step_numbers numbers;
+    struct evq_significance_numbers numbers;
 };
 
-struct evq_step_cache {
+struct evq_significance_cache {
     pthread_mutex_t lock; // Guards the rest.
     uint64_t calls;
-    struct entry entries[EVQ_STEP_CACHE_ENTRIES];
+    struct entry entries[EVQ_SIGNIFICANCE_CACHE_ENTRIES];
 };
 
-enum evq_status evq_step_cache_open(struct evq_step_cache **ret_cache, struct evq_error *err)
+enum evq_status evq_significance_cache_open(struct evq_significance_cache **ret_cache,
+                                            struct evq_error *err)
 {
-    struct evq_step_cache *cache = calloc(1, sizeof *cache);
+    struct evq_significance_cache *cache = calloc(1, sizeof *cache);
 
     if (cache == NULL || pthread_mutex_init(&cache->lock, NULL) != 0) {
         free(cache);
@@ -31,7 +32,7 @@ enum evq_status evq_step_cache_open(struct evq_step_cache **ret_cache, struct ev
     return EVQ_OK;
 }
 
-void evq_step_cache_close(struct evq_step_cache *cache)
+void evq_significance_cache_close(struct evq_significance_cache *cache)
 {
     if (cache != NULL) {
         (void)pthread_mutex_destroy(&cache->lock);
@@ -40,9 +41,10 @@ void evq_step_cache_close(struct evq_step_cache *cache)
 }
 
 /* Finds the entry of a key, or the place for it: the one that was used least recently. */
-static struct entry *find(struct evq_step_cache *cache, XXH128_hash_t key)
+static struct entry *find(struct evq_significance_cache *cache, XXH128_hash_t key)
 {
-    struct entry *ways = &cache->entries[key.low64 % (EVQ_STEP_CACHE_ENTRIES / WAYS) * WAYS];
+    struct entry *ways =
+        &cache->entries[key.low64 % (EVQ_SIGNIFICANCE_CACHE_ENTRIES / WAYS) * WAYS];
     struct entry *oldest = ways;
 
     for (size_t i = 0; i < WAYS; i++) {
@@ -54,8 +56,8 @@ static struct entry *find(struct evq_step_cache *cache, XXH128_hash_t key)
     return oldest;
 }
 
-bool evq_step_cache_get(struct evq_step_cache *cache, const char *text,
-                        struct evq_step_numbers *ret)
+bool evq_significance_cache_get(struct evq_significance_cache *cache, const char *text,
+                                struct evq_significance_numbers *ret)
 {
     const XXH128_hash_t key = XXH3_128bits(text, strlen(text));
 
@@ -70,8 +72,8 @@ bool evq_step_cache_get(struct evq_step_cache *cache, const char *text,
     return found;
 }
 
-void evq_step_cache_put(struct evq_step_cache *cache, const char *text,
-                        const struct evq_step_numbers *numbers)
+void evq_significance_cache_put(struct evq_significance_cache *cache, const char *text,
+                                const struct evq_significance_numbers *numbers)
 {
     const XXH128_hash_t key = XXH3_128bits(text, strlen(text));
 
