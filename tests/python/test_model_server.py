@@ -26,7 +26,7 @@ from unittest import mock
 
 from scene import BIN, DEADLINE, NATIVE, PACKAGE, SOURCE, SceneTest, until
 
-from evalq._serving import Checkpoint, Task
+from evalq._evaluation import Checkpoint, Task
 from evalq.model_server import servers
 from evalq.model_server.config import Refused, Settings
 from evalq.model_server.evaluator import Evaluator

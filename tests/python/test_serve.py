@@ -18,7 +18,8 @@ from unittest import mock
 
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
-from evalq._serving import Checkpoint, Task, recreated_after_failure
+from evalq._evaluation import Checkpoint, Task
+from evalq._serving import recreated_after_failure
 from evalq._checkpoint.safetensors import safetensors_files
 from evalq._trainer_evaluator import TrainerEvaluator, _load_adapter, make_trainer_evaluator
 from evalq._checkpoint.weights import find_state_dict, load_weights, torch_files

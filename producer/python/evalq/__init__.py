@@ -21,7 +21,8 @@ from .client import Client
 from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
-    from ._serving import Checkpoint, EvalRetry, Report, Task, serve
+    from ._evaluation import Checkpoint, EvalRetry, Report, Task
+    from ._serving import serve
     from ._lightning_evaluator import serve_lightning
     from ._trainer_evaluator import serve_trainer
 
@@ -44,10 +45,10 @@ __all__ = [
 # These names are imported at their first use, so that a training imports only the client.
 _LAZY = {
     "serve": "_serving",
-    "Checkpoint": "_serving",
-    "EvalRetry": "_serving",
-    "Report": "_serving",
-    "Task": "_serving",
+    "Checkpoint": "_evaluation",
+    "EvalRetry": "_evaluation",
+    "Report": "_evaluation",
+    "Task": "_evaluation",
     "serve_trainer": "_trainer_evaluator",
     "serve_lightning": "_lightning_evaluator",
 }

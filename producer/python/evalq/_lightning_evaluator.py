@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Callable, Dict, Optional
 
-from ._serving import Checkpoint, Function, Metrics, Report, Task, recreated_after_failure, serve
+from ._evaluation import Checkpoint, Function, Metrics, Report, Task
+from ._serving import recreated_after_failure, serve
 from ._checkpoint.weights import load_into
 
 

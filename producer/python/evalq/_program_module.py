@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any, Callable, NoReturn
 
 from . import _training_guard
-from ._serving import Function, serve
+from ._evaluation import Function
+from ._serving import serve
 
 
 def run(what: str, make: Callable[[Any], Function]) -> None:

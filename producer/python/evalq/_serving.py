@@ -16,15 +16,14 @@ import queue
 import re
 import sys
 import threading
-import time
 import traceback
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from ._evaluation import Cancelled, Checkpoint, EvalRetry, Function, Metrics, Report, Task
 from ._user_function import adapted
 
-_REPORT_SECONDS = 0.2  # The worker hears of progress at most so often.
 _MESSAGE_BYTES_MAX = 2000
 _METRIC_NAME_BYTES_MAX = 128
 _TASK_METRICS_MAX = 256
@@ -33,145 +32,6 @@ _SAMPLES_BYTES_MAX = 512 << 10  # The longest line of samples. The worker accept
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 # A name such as "acc_stderr,none". worker/evaluators/result_files.c has the same rule.
 _STD_ERROR_NAME = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")
-
-
-class EvalRetry(Exception):
-    """Raise it if the evaluation may succeed when it is tried again, here or on another machine."""
-
-
-class _Cancelled(BaseException):
-    """Raised in the function when its job is cancelled. It is not an Exception, so that the
-    function's `except Exception` does not catch it."""
-
-
-class Task(str):
-    """One task of the suite. The string is its name; the attributes are the task's settings in the
-    worker's configuration, all as text."""
-
-    type: str
-    model: Dict[str, str]
-    data: Dict[str, str]
-    options: Dict[str, str]
-
-    @classmethod
-    def _of(cls, line: Mapping[str, Any]) -> "Task":
-        task = cls(line["name"])
-        task.type = line.get("type", "")
-        task.model = dict(line.get("model") or {})
-        task.data = dict(line.get("data") or {})
-        task.options = dict(line.get("options") or {})
-        return task
-
-    @property
-    def name(self) -> str:
-        """The task's name, as a plain str."""
-        return str(self)
-
-
-@dataclass
-class Checkpoint:
-    """The checkpoint that the function evaluates. What takes a path takes it too, such as open()
-    and torch.load()."""
-
-    path: str  #: A file or directory. If the suite has a `prepare`, this is its output.
-    step: int
-    run: str
-    variant: str  #: "regular", "ema", or the name that was submitted.
-    suite: str
-    params: Dict[str, str]  #: The `params` of the submit.
-    epoch: Optional[float] = None
-    source: str = ""  #: The submitted checkpoint, before `prepare`.
-    job: str = ""  #: The job's id.
-    tags: Dict[str, str] = field(default_factory=dict)
-    attempt: int = 1  #: 1 for the first attempt.
-    shard: Optional[Tuple[int, int]] = None  #: (index, count) if the suite is sharded.
-    scratch: str = ""  #: A directory for temporary files; it is removed after the attempt.
-    _loaded: Optional[Dict[str, Any]] = field(default=None, repr=False, compare=False)
-
-    def __fspath__(self) -> str:
-        return self.path
-
-    @classmethod
-    def _of(cls, line: Mapping[str, Any]) -> "Checkpoint":
-        shard = line.get("shard")
-        return cls(
-            path=line["checkpoint"],
-            step=line.get("step") or 0,
-            run=line.get("run") or "",
-            variant=line.get("variant") or "regular",
-            suite=line.get("suite") or "",
-            params=dict(line.get("params") or {}),
-            epoch=line.get("epoch"),
-            source=line.get("source") or line["checkpoint"],
-            job=line.get("job") or "",
-            tags=dict(line.get("tags") or {}),
-            attempt=line.get("attempt") or 1,
-            shard=(shard["index"], shard["count"]) if shard else None,
-            scratch=line.get("scratch") or "",
-        )
-
-    def load(self, framework: Optional[str] = None) -> Dict[str, Any]:
-        """Returns the weights as a dictionary of name to tensor, on the CPU.
-
-        framework  "torch" or "numpy". Default: torch if it is installed. Without this argument, the
-                   weights are loaded once for all tasks of the job.
-
-        Reads safetensors and the files of torch.save(), DCP and DeepSpeed. No code in the file
-        runs. It looks for a state dict under keys such as "state_dict" and "model", and for another
-        variant than "regular" under that variant's keys. The prefixes "module." and "_orig_mod."
-        are removed if all names have them.
-
-        Raises ValueError if there are no such weights, for example no EMA weights; ImportError if
-        the framework is missing; OSError if a file cannot be read.
-        """
-        if framework is None and self._loaded is not None:
-            return self._loaded
-        from ._checkpoint.weights import load_weights
-
-        loaded = load_weights(self.path, self.variant, framework)
-        if framework is None:
-            self._loaded = loaded
-        return loaded
-
-
-class Report:
-    """Tells the worker the progress: report(done, total), in any unit. Call it as often as you
-    like.
-
-    If the job was cancelled, the call ends the evaluation.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[Mapping[str, Any]], None],
-        cancelled: Callable[[], bool],
-        keeps_samples: bool = False,
-    ) -> None:
-        self._send = send
-        self._cancelled = cancelled
-        self._sent_at = 0.0
-        self.note = ""  #: Set it to a sentence about the metrics; the result keeps it.
-        #: Append what each item got: {"id": ..., "scores": {"acc": 1}, "output": ..., "target":
-        #: ...}. A suite with `samples: true` keeps them; docs/samples.md lists the fields.
-        self.samples: List[Mapping[str, Any]] = []
-        self.keeps_samples = keeps_samples  #: Whether the suite has `samples: true`.
-
-    def __call__(self, done: int = -1, total: int = -1, status: str = "") -> None:
-        """done and total: -1 means unknown. status: a few words about the current activity."""
-        if self._cancelled():
-            raise _Cancelled()
-        now = time.monotonic()
-        if now - self._sent_at < _REPORT_SECONDS:
-            return
-        self._sent_at = now
-        line: Dict[str, Any] = {"type": "progress", "done": int(done), "total": int(total)}
-        if status:
-            line["status"] = status
-        self._send(line)
-
-
-Metrics = Mapping[str, Any]
-Function = Callable[[Checkpoint, Task, Report], Metrics]
 
 
 def serve(function: Callable[..., Any]) -> None:
@@ -357,7 +217,7 @@ class Server:
                 return
             try:
                 answer, broken = self._evaluate(job)
-            except _Cancelled:  # It was raised just after the evaluation.
+            except Cancelled:  # It was raised just after the evaluation.
                 answer, broken = _cancelled_answer(), False
             self._send_for(job, answer)
             if broken:
@@ -369,12 +229,12 @@ class Server:
         try:
             with self._lock:
                 if job.cancelled:
-                    raise _Cancelled()
+                    raise Cancelled()
                 job.running = True
             for line in job.line["tasks"]:
                 self._evaluate_task(job, checkpoint, Task._of(line))
             return {"type": "done"}, False
-        except _Cancelled:
+        except Cancelled:
             return _cancelled_answer(), False
         except Exception as error:
             traceback.print_exc()
@@ -475,9 +335,9 @@ class Server:
         with self._lock:
             job.cancelled = True
             if job.running:
-                # This raises _Cancelled in the function even if it never calls report().
+                # This raises Cancelled in the function even if it never calls report().
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread_id), ctypes.py_object(_Cancelled)
+                    ctypes.c_ulong(self._thread_id), ctypes.py_object(Cancelled)
                 )
 
 

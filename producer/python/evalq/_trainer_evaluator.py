@@ -7,7 +7,8 @@ import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
 from ._checkpoint.safetensors import HUB_TORCH_NAMES
-from ._serving import Checkpoint, Function, Metrics, Report, Task, recreated_after_failure, serve
+from ._evaluation import Checkpoint, Function, Metrics, Report, Task
+from ._serving import recreated_after_failure, serve
 from ._checkpoint.weights import load_into
 
 # The names of the weights of a whole model. An adapter has other names.

@@ -29,7 +29,8 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from ._harness_samples import kept, of_lm_eval
 from ._program_module import quietly, refuse
-from ._serving import Checkpoint, Metrics, Report, Task, serve
+from ._evaluation import Checkpoint, Metrics, Report, Task
+from ._serving import serve
 from ._checkpoint.weights import load_into
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ._program_module import also_function, refuse, run
-from ._serving import Checkpoint, EvalRetry, Function, Report, Task, serve
+from ._evaluation import Checkpoint, EvalRetry, Function, Report, Task
+from ._serving import serve
 from ._user_function import adapted
 
 __all__ = ["Checkpoint", "EvalRetry", "Function", "Report", "Task", "serve"]

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from .._serving import Checkpoint, EvalRetry, Report, Task
+from .._evaluation import Checkpoint, EvalRetry, Report, Task
 from .config import Harness, Settings
 from .checkpoint_contents import Contents, is_adapter, signature
 from .harnesses import Metrics, Runner, Target
