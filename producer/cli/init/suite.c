@@ -19,7 +19,7 @@
 
 #define TASKS_MAX  64
 #define BYTES_MAX  (1 << 20)
-#define NO_SUCH    3 // The exit code of evalq.model_server.tasks if the harness has no such task.
+#define NO_SUCH    3 // check_tasks exits with it if the harness has no such task.
 #define NEW_SERVER "vllm"
 
 struct addition {
@@ -119,8 +119,8 @@ static enum evq_status choose_evaluator(struct evq_cli *cli, struct addition *ad
 static enum evq_status check_tasks(struct evq_cli *cli, const struct addition *add,
                                    struct evq_error *err)
 {
-    char *argv[TASKS_MAX + 5] = {(char *)(uintptr_t)add->python, "-m", "evalq.model_server.tasks",
-                                 (char *)(uintptr_t)add->kind};
+    char *argv[TASKS_MAX + 5] = {(char *)(uintptr_t)add->python, "-m",
+                                 "evalq.model_server.check_tasks", (char *)(uintptr_t)add->kind};
     pid_t pid = 0;
     int how = 0;
 

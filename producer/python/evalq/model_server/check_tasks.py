@@ -1,6 +1,6 @@
 """Checks that the installed harness has some tasks, for `evalq suite add`.
 
-    python -m evalq.model_server.tasks HARNESS TASK...
+    python -m evalq.model_server.check_tasks HARNESS TASK...
 
 Exit codes: 0 if it has all of them; 3 if it lacks one, whose nearest name is then written to
 standard error; 1 if the harness cannot be asked.
