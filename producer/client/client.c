@@ -276,7 +276,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
 }
 
 /* Warns about unsent submits. Nobody else may notice that they are missing. */
-static void unsent_tell(struct evq_sender *sender)
+static void warn_unsent(struct evq_sender *sender)
 {
     const uint64_t unsent = atomic_load(&sender->waiting) + atomic_load(&sender->spooled);
 
@@ -299,7 +299,7 @@ void evalq_client_close(struct evalq_client *client)
         EVQ_OK) {
         evq_sender_check_pins(client->sender, evq_clock_mono_ms() + CLOSE_LOOK_MS);
     } else {
-        unsent_tell(client->sender);
+        warn_unsent(client->sender);
     }
     evq_sender_stop(client->sender, evq_clock_mono_ms() + CLOSE_END_MS);
     evq_results_close(client);

@@ -18,7 +18,7 @@ struct runs {
     bool failed;
 };
 
-static void run_note(void *context, const char *queue, const char *run)
+static void add_run(void *context, const char *queue, const char *run)
 {
     struct runs *runs = context;
 
@@ -81,7 +81,7 @@ static enum evq_status directory_send(const struct evalq_options *options, const
     struct runs runs = {.queue = queue};
 
     own.ring_directory = directory;
-    enum evq_status status = evq_ring_list(directory, run_note, &runs, err);
+    enum evq_status status = evq_ring_list(directory, add_run, &runs, err);
     if (status == EVQ_OK && runs.failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "names of the runs in '%s'", directory);
     }

@@ -26,8 +26,8 @@ struct batch {
 };
 
 /* Handles a failed try to reach Redis: sets the time of the next try and warns. */
-static void away_note(struct evq_sender *sender, enum evq_status status,
-                      const struct evq_error *error)
+static void outage_begin(struct evq_sender *sender, enum evq_status status,
+                         const struct evq_error *error)
 {
     int64_t now = evq_clock_mono_ms();
     bool answers = status == EVQ_E_AUTH || status == EVQ_E_VERSION || status == EVQ_E_RETRY;
@@ -54,7 +54,7 @@ static void away_note(struct evq_sender *sender, enum evq_status status,
     evq_sender_notify(sender, true);
 }
 
-static void reached_note(struct evq_sender *sender)
+static void outage_end(struct evq_sender *sender)
 {
     atomic_store(&sender->connected, true);
     atomic_store(&sender->away, false);
@@ -97,7 +97,7 @@ static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *e
 }
 
 /* Warns about a new training with the name of an earlier one, whose results it would share. */
-static void followed_tell(struct evq_sender *sender, const struct evq_job *job,
+static void warn_followed(struct evq_sender *sender, const struct evq_job *job,
                           const struct evq_submitted *sent)
 {
     if (sent->answer == EVQ_SUBMIT_FOLLOWED) {
@@ -111,14 +111,14 @@ static void followed_tell(struct evq_sender *sender, const struct evq_job *job,
 
 /* Records the queue's reply to a job: for evalq_client_job(), and in its pin, so that the pin can
  * be released after the job's end. sent: the reply; NULL: the queue refused the job. */
-static void answer_note(struct evq_sender *sender, const struct evq_job *job,
-                        const struct evq_submitted *sent)
+static void record_reply(struct evq_sender *sender, const struct evq_job *job,
+                         const struct evq_submitted *sent)
 {
     char directory[PATH_MAX];
 
-    evq_sent_jobs_note(&sender->sent_jobs, job, sent);
+    evq_sent_jobs_add(&sender->sent_jobs, job, sent);
     if (sent != NULL) {
-        followed_tell(sender, job, sent);
+        warn_followed(sender, job, sent);
     }
     if (!pin_directory(sender, job, directory)) {
         return;
@@ -126,7 +126,7 @@ static void answer_note(struct evq_sender *sender, const struct evq_job *job,
     if (sent != NULL && sender->info.epoch[0] == '\0') { // The queue's first job made its epoch.
         (void)!queue_know(sender, NULL);
     }
-    evq_pin_releaser_note(directory, job, sent, sender->info.epoch);
+    evq_pin_releaser_record(directory, job, sent, sender->info.epoch);
     evq_pin_releaser_add(&sender->releaser, directory, 0);
 }
 
@@ -156,7 +156,7 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
         }
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
-            answer_note(sender, job, &again);
+            record_reply(sender, job, &again);
             return EVQ_OK;
         }
         if (!final_refusal(own) || sender->known != evq_conn_generation(sender->conn)) {
@@ -164,7 +164,7 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
             // checked.
             return final_refusal(own) ? EVQ_E_RETRY : own;
         }
-        answer_note(sender, job, NULL);
+        record_reply(sender, job, NULL);
     }
     atomic_fetch_add(&sender->refused, 1);
     evq_warn(&sender->warner, EVQ_WARN_REFUSED, "job '%s' is refused: %s", id, error.message);
@@ -246,7 +246,7 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
         enum evq_status own = batch->statuses[at];
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
-            answer_note(sender, job, &batch->answers[at]);
+            record_reply(sender, job, &batch->answers[at]);
         } else if (final_refusal(own)) {
             own = job_refused(sender, job, own);
         }
@@ -259,7 +259,7 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
             batch->jobs[at] = NULL;
         }
     }
-    reached_note(sender);
+    outage_end(sender);
     return EVQ_OK;
 }
 
@@ -273,7 +273,7 @@ static void batch_free_own(struct batch *batch)
     batch->count = 0;
 }
 
-static void spool_damage_note(struct evq_sender *sender, const struct evq_submit_log *log)
+static void warn_spool_damage(struct evq_sender *sender, const struct evq_submit_log *log)
 {
     evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "a spooled job beside '%s' is damaged and left out",
              evq_ring_path(log->ring));
@@ -310,7 +310,7 @@ static enum evq_status batch_fill(struct evq_sender *sender, struct evq_submit_l
             batch->jobs[batch->count++] = job;
         } else {
             atomic_fetch_add(&sender->lost, 1);
-            spool_damage_note(sender, log);
+            warn_spool_damage(sender, log);
         }
     }
     evq_buffer_free(&record);
@@ -492,7 +492,7 @@ int64_t evq_deliver(struct evq_sender *sender)
     struct evq_error error = {.status = EVQ_OK};
     int64_t now = evq_clock_mono_ms();
     bool waits = work_waits(sender);
-    bool asked = atomic_load(&sender->look);
+    bool asked = atomic_load(&sender->check_pins);
     bool look = sender->releaser.pin_count > 0 && (asked || now >= sender->releaser.due_ms);
 
     if (atomic_load(&sender->flushing) > 0 && sender->retry_ms > now + RETRY_HURRY_MS) {
@@ -505,7 +505,7 @@ int64_t evq_deliver(struct evq_sender *sender)
         if (status == EVQ_OK && look) {
             uint64_t before = sender->releaser.sent_again;
             bool looked =
-                evq_pin_releaser_look(&sender->releaser, sender->redis, &sender->info, &error);
+                evq_pin_releaser_check(&sender->releaser, sender->redis, &sender->info, &error);
             status = looked || final_refusal(error.status) ? EVQ_OK : error.status;
             if (sender->releaser.sent_again > before) {
                 evq_warn(
@@ -515,12 +515,12 @@ int64_t evq_deliver(struct evq_sender *sender)
             }
         }
         if (status != EVQ_OK) {
-            away_note(sender, status, &error);
+            outage_begin(sender, status, &error);
         }
         waits = work_waits(sender);
     }
     if (asked) {
-        atomic_store(&sender->look, false);
+        atomic_store(&sender->check_pins, false);
         evq_sender_notify(sender, false);
     }
     now = evq_clock_mono_ms();

@@ -23,7 +23,7 @@ static void file_add(struct evq_files *files, ino_t inode, uint64_t bytes, int64
 }
 
 /* Looks at the files that hold weights; of a format that evalq does not read, at every file. */
-static enum evq_status files_look(const struct evq_place *place, struct evq_files *ret_files,
+static enum evq_status read_files(const struct evq_place *place, struct evq_files *ret_files,
                                   struct evq_error *err)
 {
     static const struct evq_checkpoint_options options = {.files_only = true};
@@ -76,7 +76,7 @@ enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_p
     const struct evq_seen_path *seen = seen_find(sender, item->path_hash);
     struct evq_files files;
 
-    const enum evq_status status = files_look(place, &files, err);
+    const enum evq_status status = read_files(place, &files, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -99,7 +99,7 @@ enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct ev
 {
     struct evq_files now;
 
-    if (files_look(place, &now, NULL) != EVQ_OK || now.identity != files->identity) {
+    if (read_files(place, &now, NULL) != EVQ_OK || now.identity != files->identity) {
         return evq_error_set(err, EVQ_E_CHANGED, "its files changed while they were read");
     }
     if (!place->is_held && evq_pending_has_later(sender, item)) {

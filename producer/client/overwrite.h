@@ -30,8 +30,8 @@ enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_p
 
 /*
  * Call it after the files were pinned. EVQ_OK: the files have not changed since
- * evq_overwrite_look(), and nobody submitted the path for another step. So the pinned files are the
- * step's own. EVQ_E_CHANGED: they may not be; err says why.
+ * evq_overwrite_look(), and nobody submitted the path for another step. So the pinned files are
+ * the step's own. EVQ_E_CHANGED: they may not be; err says why.
  */
 enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct evq_pending *item,
                                       const struct evq_place *place, const struct evq_files *files,

@@ -278,7 +278,7 @@ static void roots_look(struct evq_sender *sender)
     if (now < sender->config_due_ms) {
         return;
     }
-    sender->config_due_ms = now + EVQ_ROOT_LOOK_MS;
+    sender->config_due_ms = now + EVQ_ROOT_CHECK_MS;
     if (stat(sender->config_path, &info) != 0 || evq_file_unchanged(&info, &sender->config_seen)) {
         return;
     }
@@ -303,7 +303,7 @@ static void item_park(struct evq_sender *sender, struct evq_pending *item,
                  "not submitted: %s. It is submitted as soon as that is there", error->message);
     }
     item->parked = true;
-    item->due_ms = evq_clock_mono_ms() + EVQ_ROOT_LOOK_MS;
+    item->due_ms = evq_clock_mono_ms() + EVQ_ROOT_CHECK_MS;
 }
 
 /* Takes the fingerprint of a remote checkpoint from its listing. */

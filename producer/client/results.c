@@ -151,7 +151,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     struct delivery delivery = {.on_metric = on_metric, .context = context};
     int64_t deadline = evq_results_deadline(timeout_ms);
     // By this time the sender has read the configuration again for missing roots.
-    const int64_t roots_seen = evq_clock_mono_ms() + (int64_t)2 * EVQ_ROOT_LOOK_MS;
+    const int64_t roots_seen = evq_clock_mono_ms() + (int64_t)2 * EVQ_ROOT_CHECK_MS;
     int64_t pause = WAIT_FIRST_MS;
     int64_t open = -1; // Open jobs by Redis' last reply; -1: there was none yet.
     int usable = evq_client_usable(client);

@@ -63,7 +63,7 @@ static void sender_unref(struct evq_sender *sender)
 }
 
 /* Updates the progress that other threads wait for. */
-static bool settled_note(struct evq_sender *sender)
+static bool update_settled(struct evq_sender *sender)
 {
     uint64_t settled = evq_pending_settled(&sender->logs[0]);
     uint64_t adopted = 0;
@@ -108,7 +108,7 @@ static void logs_release(struct evq_sender *sender)
             released = true;
         }
     }
-    released = settled_note(sender) || released;
+    released = update_settled(sender) || released;
     if (released) {
         evq_sender_notify(sender, false);
     }
@@ -159,7 +159,7 @@ static void logs_open(struct evq_sender *sender)
         sender->logs[at].cursor = evq_ring_head(sender->logs[at].ring);
     }
     (void)spools_open(sender); // The loop tries again to open those that fail.
-    (void)settled_note(sender);
+    (void)update_settled(sender);
 }
 
 static bool logs_pending(const struct evq_sender *sender)
@@ -190,7 +190,7 @@ static void sleep_until(struct evq_sender *sender, int64_t next_ms)
             break; // Woken.
         }
         look_ms = evq_clock_mono_ms();
-        if (look_ms >= next_ms || atomic_load(&sender->full_seen) != sender->full_told) {
+        if (look_ms >= next_ms || atomic_load(&sender->full_seen) != sender->full_warned) {
             break;
         }
         look_ms += LOOK_MS;
@@ -243,7 +243,7 @@ static void *sender_main(void *argument)
         }
         logs_release(sender);
         if (atomic_load(&sender->full_seen)) {
-            sender->full_told = true;
+            sender->full_warned = true;
             evq_warn(&sender->warner, EVQ_WARN_FULL,
                      "the ring in %s is full, so a submit was dropped; `evalq scan` finds its "
                      "checkpoint later",

@@ -36,7 +36,7 @@
 #include "shared/queue/queue.h"
 
 #define EVQ_SENDER_LOGS_MAX  EVQ_RING_FILES_MAX
-#define EVQ_ROOT_LOOK_MS     1000 // How often the configuration is read for a missing root.
+#define EVQ_ROOT_CHECK_MS    1000 // How often the configuration is read for a missing root.
 #define EVQ_SENDER_PATHS_MAX 64   // Paths that are remembered, because several steps may share one.
 
 struct evq_remote;
@@ -88,9 +88,9 @@ struct evq_sender_options {
 
 struct evq_sender {
     atomic_int owners;
-    atomic_bool stop;    // The thread must finish its round and end.
-    atomic_bool look;    // The thread must check the pins now.
-    atomic_int flushing; // Callers that wait in a flush. The thread tries more often for them.
+    atomic_bool stop;       // The thread must finish its round and end.
+    atomic_bool check_pins; // The thread must check the pins now.
+    atomic_int flushing;    // Callers that wait in a flush. The thread tries more often for them.
     atomic_bool connected;
     atomic_bool away;      // The last try to reach Redis failed.
     atomic_bool full_seen; // A submit found the ring full. The thread warns.
@@ -127,7 +127,7 @@ struct evq_sender {
     struct evq_conn *conn; // The thread's. Other threads may interrupt it.
 
     // The thread's own.
-    bool full_told;
+    bool full_warned;
     int64_t touch_ms; // When to touch the rings' files, monotonic; 0: now.
     struct evq_config *config;
     struct evq_config *later;   // The configuration that was read later for its roots, or NULL.

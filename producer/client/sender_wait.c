@@ -80,10 +80,11 @@ enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
 
 void evq_sender_check_pins(struct evq_sender *sender, int64_t deadline_ms)
 {
-    atomic_store(&sender->look, true);
+    atomic_store(&sender->check_pins, true);
     evq_sender_wake(sender);
     pthread_mutex_lock(&sender->progress_lock);
-    while (!sender->ended && atomic_load(&sender->look) && evq_clock_mono_ms() < deadline_ms) {
+    while (!sender->ended && atomic_load(&sender->check_pins) &&
+           evq_clock_mono_ms() < deadline_ms) {
         evq_sender_wait(sender, deadline_ms);
     }
     pthread_mutex_unlock(&sender->progress_lock);

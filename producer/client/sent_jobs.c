@@ -24,8 +24,8 @@ void evq_sent_jobs_free(struct evq_sent_jobs *sent_jobs)
     (void)pthread_mutex_destroy(&sent_jobs->lock); // Nobody holds it.
 }
 
-void evq_sent_jobs_note(struct evq_sent_jobs *sent_jobs, const struct evq_job *job,
-                        const struct evq_submitted *sent)
+void evq_sent_jobs_add(struct evq_sent_jobs *sent_jobs, const struct evq_job *job,
+                       const struct evq_submitted *sent)
 {
     const size_t path_bytes = strlen(job->path) + 1;
     const bool ended = sent == NULL || sent->state >= EVQ_JOB_DONE;

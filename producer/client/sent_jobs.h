@@ -23,8 +23,8 @@ void evq_sent_jobs_init(struct evq_sent_jobs *sent_jobs);
 void evq_sent_jobs_free(struct evq_sent_jobs *sent_jobs);
 /* Adds an entry. sent: the queue's reply; NULL: it refused the job. Adds nothing if memory runs
  * out. */
-void evq_sent_jobs_note(struct evq_sent_jobs *sent_jobs, const struct evq_job *job,
-                        const struct evq_submitted *sent);
+void evq_sent_jobs_add(struct evq_sent_jobs *sent_jobs, const struct evq_job *job,
+                       const struct evq_submitted *sent);
 /* Finds the newest job of the suite whose path, which is relative to its root, is the end of
  * `path`. out "": no job of it will end. Returns false if there is no entry. */
 bool evq_sent_jobs_find(struct evq_sent_jobs *sent_jobs, const char *path, const char *suite,

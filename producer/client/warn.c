@@ -10,7 +10,7 @@
 enum evq_status evq_warner_open(struct evq_warner *warner, const char *log_path, bool quiet,
                                 struct evq_error *err)
 {
-    atomic_init(&warner->told, 0);
+    atomic_init(&warner->warned, 0);
     warner->fd = quiet ? -1 : STDERR_FILENO;
     if (quiet || log_path[0] == '\0') {
         return EVQ_OK;
@@ -38,7 +38,7 @@ void evq_warn(struct evq_warner *warner, enum evq_warning condition, const char 
     unsigned bit = 1u << condition;
     va_list arguments;
 
-    if ((atomic_fetch_or(&warner->told, bit) & bit) != 0 || warner->fd < 0) {
+    if ((atomic_fetch_or(&warner->warned, bit) & bit) != 0 || warner->fd < 0) {
         return;
     }
     va_start(arguments, format);

@@ -35,8 +35,8 @@ enum evq_warning {
 };
 
 struct evq_warner {
-    int fd;           // -1: silent. Owned, unless it is standard error.
-    atomic_uint told; // One bit for each condition that was written.
+    int fd;             // -1: silent. Owned, unless it is standard error.
+    atomic_uint warned; // One bit for each condition that was written.
 };
 
 /* log_path "": standard error. EVQ_E_INVALID: the file cannot be opened for appending. */

@@ -30,8 +30,8 @@ static void say_done(const struct evq_cli *cli, json_t *done, const struct evq_j
 
 /* Reports the faults of some jobs. The first fault of all is kept in *first; others are printed at
  * once. Returns false if a fault concerns the server and not a job: then stop. */
-static bool slice_told(const struct evq_cli *cli, const struct evq_job_change *changes,
-                       size_t count, json_t *done, struct evq_error *first, size_t *answered)
+static bool print_slice(const struct evq_cli *cli, const struct evq_job_change *changes,
+                        size_t count, json_t *done, struct evq_error *first, size_t *answered)
 {
     bool goes_on = true;
 
@@ -71,7 +71,7 @@ static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_
             changes[i].id = ids[at + i];
         }
         act(cli, changes, slice);
-        goes_on = slice_told(cli, changes, slice, done, &first, &answered);
+        goes_on = print_slice(cli, changes, slice, done, &first, &answered);
     }
     if (!goes_on && count > 1) {
         evq_cli_say(cli, "evalq: %zu of %zu jobs were answered; run the command again for the rest",

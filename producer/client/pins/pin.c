@@ -181,7 +181,8 @@ static enum evq_status record_append(int directory_fd, const char *line, struct 
                                    "pin: write its record: %s", strerror(why));
 }
 
-static enum evq_status record_note(const char *directory, const char *line, struct evq_error *err)
+static enum evq_status record_append_to(const char *directory, const char *line,
+                                        struct evq_error *err)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -403,7 +404,7 @@ enum evq_status evq_pin_note_sent(const char *directory, const char *job, const 
 
     (void)snprintf(line, sizeof(line), "sent %s %s%s%.40s\n", job, sent_as,
                    epoch[0] != '\0' ? " " : "", epoch);
-    return record_note(directory, line, err);
+    return record_append_to(directory, line, err);
 }
 
 enum evq_status evq_pin_note_refused(const char *directory, const char *job, struct evq_error *err)
@@ -411,7 +412,7 @@ enum evq_status evq_pin_note_refused(const char *directory, const char *job, str
     char line[EVQ_JOB_ID_BYTES_MAX + 16];
 
     (void)snprintf(line, sizeof(line), "refused %s\n", job);
-    return record_note(directory, line, err);
+    return record_append_to(directory, line, err);
 }
 
 static void message_path(const char *directory, const char *job, char out[PATH_MAX + 32])

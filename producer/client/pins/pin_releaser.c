@@ -88,8 +88,8 @@ static void message_keep(const char *directory, const struct evq_job *job, const
     evq_buffer_free(&message);
 }
 
-void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
-                           const struct evq_submitted *sent, const char *epoch)
+void evq_pin_releaser_record(const char *directory, const struct evq_job *job,
+                             const struct evq_submitted *sent, const char *epoch)
 {
     char id[EVQ_JOB_ID_BYTES_MAX];
 
@@ -224,7 +224,8 @@ enum evq_pin_job evq_pin_releaser_job_state(void *context, const char *queue, co
 }
 
 /* Checks one pin. Returns true if it was released; the last pin of the list then has its place. */
-static bool pin_look(struct evq_pin_releaser *releaser, size_t at, struct evq_pin_releaser_ask *ask)
+static bool release_if_ended(struct evq_pin_releaser *releaser, size_t at,
+                             struct evq_pin_releaser_ask *ask)
 {
     struct evq_pin_releaser_pin *pin = &releaser->pins[at];
     bool released = false;
@@ -262,7 +263,7 @@ static bool dead_trim(struct evq_pin_releaser *releaser, struct evq_pin_releaser
         if (count <= most || ask->failed) {
             return any;
         }
-        any = pin_look(releaser, oldest, ask) || any;
+        any = release_if_ended(releaser, oldest, ask) || any;
     }
 }
 
@@ -283,14 +284,15 @@ size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *releaser, struct evq_
     const size_t before = releaser->pin_count;
 
     for (size_t at = 0; at < releaser->pin_count && !ask.failed;) {
-        at += !pin_look(releaser, at, &ask); // Another pin takes the place of a released one.
+        at +=
+            !release_if_ended(releaser, at, &ask); // Another pin takes the place of a released one.
     }
     (void)dead_trim(releaser, &ask, EVQ_PIN_RELEASER_DEAD_PINS_MAX);
     return before - releaser->pin_count;
 }
 
-bool evq_pin_releaser_look(struct evq_pin_releaser *releaser, struct evq_queue *queue,
-                           struct evq_queue_info *info, struct evq_error *err)
+bool evq_pin_releaser_check(struct evq_pin_releaser *releaser, struct evq_queue *queue,
+                            struct evq_queue_info *info, struct evq_error *err)
 {
     struct evq_pin_releaser_ask ask = {.queue = queue, .epoch = info->epoch, .keep_dead = true};
     size_t looks = releaser->pin_count < LOOK_PINS_MAX ? releaser->pin_count : LOOK_PINS_MAX;
@@ -300,7 +302,7 @@ bool evq_pin_releaser_look(struct evq_pin_releaser *releaser, struct evq_queue *
     ask.now_ms = info->now_ms;
     for (size_t look = 0; look < looks && releaser->pin_count > 0 && !ask.failed; look++) {
         size_t at = releaser->next % releaser->pin_count;
-        const bool gone = pin_look(releaser, at, &ask);
+        const bool gone = release_if_ended(releaser, at, &ask);
         releaser->next = gone ? at : at + 1;
         released += gone;
     }

@@ -42,8 +42,8 @@ void evq_pin_releaser_visit(struct evq_pin_releaser *releaser, const char *outpu
 void evq_pin_releaser_add(struct evq_pin_releaser *releaser, const char *directory,
                           int64_t copied_bytes);
 /* Checks some of the pins and reads *info again. Returns false if Redis failed; err says how. */
-bool evq_pin_releaser_look(struct evq_pin_releaser *releaser, struct evq_queue *queue,
-                           struct evq_queue_info *info, struct evq_error *err);
+bool evq_pin_releaser_check(struct evq_pin_releaser *releaser, struct evq_queue *queue,
+                            struct evq_queue_info *info, struct evq_error *err);
 /* Releases all pins that are kept only for a retry, because their space is needed. Returns whether
  * there were any. */
 bool evq_pin_releaser_spare(struct evq_pin_releaser *releaser, struct evq_queue *queue,
@@ -58,8 +58,8 @@ size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *releaser, struct evq_
  * case Redis loses its data. sent: the queue's reply; NULL: the job is not in the queue. epoch: see
  * evq_pin_note_sent(). After a failure the pin stays until it is so old that `evalq gc` removes it.
  */
-void evq_pin_releaser_note(const char *directory, const struct evq_job *job,
-                           const struct evq_submitted *sent, const char *epoch);
+void evq_pin_releaser_record(const char *directory, const struct evq_job *job,
+                             const struct evq_submitted *sent, const char *epoch);
 /* Frees the list, not the pins, and removes directories that are empty. */
 void evq_pin_releaser_free(struct evq_pin_releaser *releaser);
 

@@ -14,7 +14,8 @@ static bool item_path(const struct evq_pending *item, const struct evq_root *roo
     return snprintf(out, PATH_MAX, "%s/%s", root->path, pinned ? job->pin : job->path) < PATH_MAX;
 }
 
-static bool job_note(struct evq_job *job, const char *boot, const struct evq_snapshot_offer *offer)
+static bool set_snapshot(struct evq_job *job, const char *boot,
+                         const struct evq_snapshot_offer *offer)
 {
     struct evq_snapshot snapshot = {.boot = evq_arena_strdup(job->arena, boot),
                                     .place = "",
@@ -49,7 +50,7 @@ void evq_job_snapshots_offer(struct evq_sender *sender, struct evq_pending *item
         }
     }
     for (size_t at = 0; at < item->job_count; at++) {
-        if (!job_note(item->jobs[at], boot, &offer)) {
+        if (!set_snapshot(item->jobs[at], boot, &offer)) {
             status = evq_error_set(&error, EVQ_E_NOMEM, "'%s'", item->request.path);
         }
     }

@@ -315,7 +315,8 @@ static bool merge_is_hopeless(struct evq_api *api, const struct merging *merging
     return hopeless;
 }
 
-static void merge_look(struct evq_api *api, struct merging *merging, struct evq_http_reply *reply)
+static void merge_continue(struct evq_api *api, struct merging *merging,
+                           struct evq_http_reply *reply)
 {
     struct evq_error err = {EVQ_OK, ""};
     enum evq_ticket_state state;
@@ -361,6 +362,6 @@ void evq_lmms_merge(struct evq_api *api, struct evq_http_request *request,
     } else if (merging->sent_ms == 0) {
         merge_begin(api, request, merging, reply);
     } else {
-        merge_look(api, merging, reply);
+        merge_continue(api, merging, reply);
     }
 }

@@ -135,7 +135,7 @@ static enum evq_status job_send(struct evq_queue *queue, struct evq_pins *pins, 
     }
     const enum evq_status status = job_submit(queue, job, &submitted, err);
     if (directory[0] != '\0') {
-        evq_pins_note(pins, queue, job, directory, status == EVQ_OK ? &submitted : NULL);
+        evq_pins_record(pins, queue, job, directory, status == EVQ_OK ? &submitted : NULL);
     }
     if (status == EVQ_OK) {
         (void)snprintf(ret_id, EVQ_JOB_ID_BYTES_MAX, "%s", submitted.id);

@@ -102,7 +102,7 @@ static void look(struct evq_pins *pins)
         if (run->releaser.due_ms > evq_clock_mono_ms()) {
             continue;
         }
-        const bool well = evq_pin_releaser_look(&run->releaser, pins->queue, &info, &err);
+        const bool well = evq_pin_releaser_check(&run->releaser, pins->queue, &info, &err);
         if (!well) {
             const uint32_t kind = UINT32_C(1) << err.status;
             if ((pins->told & kind) == 0) { // Each reason is logged once.
@@ -258,8 +258,8 @@ enum evq_status evq_pins_make(struct evq_pins *pins, struct evq_job *job, char d
     return EVQ_OK;
 }
 
-void evq_pins_note(struct evq_pins *pins, struct evq_queue *queue, const struct evq_job *job,
-                   const char *directory, const struct evq_submitted *sent)
+void evq_pins_record(struct evq_pins *pins, struct evq_queue *queue, const struct evq_job *job,
+                     const char *directory, const struct evq_submitted *sent)
 {
     struct evq_queue_info info = {.epoch = ""};
     struct note *note = calloc(1, sizeof *note);
@@ -267,7 +267,7 @@ void evq_pins_note(struct evq_pins *pins, struct evq_queue *queue, const struct 
     if (sent != NULL && evq_queue_info(queue, &info, NULL) != EVQ_OK) {
         info.epoch[0] = '\0'; // Unknown; the releaser asks for the job anyway.
     }
-    evq_pin_releaser_note(directory, job, sent, info.epoch);
+    evq_pin_releaser_record(directory, job, sent, info.epoch);
     if (note == NULL) {
         return; // `evalq gc` releases it.
     }

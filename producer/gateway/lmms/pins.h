@@ -32,7 +32,7 @@ enum evq_status evq_pins_make(struct evq_pins *pins, struct evq_job *job, char d
                               struct evq_error *err) EVQ_CHECK_RESULT;
 /* Records how the submit of a pinned job ended. The pin is released once its job has ended. sent
  * NULL: the job is not in the queue. Any thread, with its own queue. */
-void evq_pins_note(struct evq_pins *pins, struct evq_queue *queue, const struct evq_job *job,
-                   const char *directory, const struct evq_submitted *sent);
+void evq_pins_record(struct evq_pins *pins, struct evq_queue *queue, const struct evq_job *job,
+                     const char *directory, const struct evq_submitted *sent);
 
 #endif

@@ -1,6 +1,6 @@
 // Two checkpoints on the same items: the table of paired differences, and the items that changed.
 import { compareAddress, samplesAddress } from "/page/address.js";
-import { call, told } from "/page/gateway.js";
+import { call, errorText } from "/page/gateway.js";
 import { ItemList, sideBySide, textBlock } from "/page/items.js";
 import { make, renew } from "/page/elements.js";
 import { short } from "/page/scale.js";
@@ -138,7 +138,7 @@ export async function showCheckpoints(next) {
     const { suite, task } = place;
     await list.show("/v1/diff", { ...fixed, suite, task, metric: place.metric }, next.query);
   } catch (error) {
-    if (load === loads) say(told(error), true);
+    if (load === loads) say(errorText(error), true);
   }
 }
 

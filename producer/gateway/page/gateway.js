@@ -56,7 +56,7 @@ async function refusal(reply) {
 }
 
 /** The sentence to show for an error of call(). Browsers describe a lost connection in different words. */
-export function told(error) {
+export function errorText(error) {
   if (!(error instanceof Refused)) return "The gateway does not answer. The page tries again; until then it shows what it knew.";
   return error.code === 503 ? `Redis does not answer the gateway. The page tries again; until then it shows what it knew. (${error.message})` : error.message;
 }

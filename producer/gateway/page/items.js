@@ -1,5 +1,5 @@
 // Lists of items of a task: filters, search, pages, and the texts of each item.
-import { call, told } from "/page/gateway.js";
+import { call, errorText } from "/page/gateway.js";
 import { bytes, make, renew, showChips } from "/page/elements.js";
 import { appendPieces, appendText, differences } from "/page/text_diff.js";
 
@@ -78,7 +78,7 @@ export class ItemList {
       if (load !== this.loads) return null;
       this.at("list").replaceChildren();
       this.at("prev").hidden = this.at("next").hidden = true;
-      this.say(told(error), true);
+      this.say(errorText(error), true);
       return null;
     }
   }
@@ -127,7 +127,7 @@ export class ItemList {
         const page = await call(`${this.path}?${asked}`);
         article.replaceWith(this.draw(page[this.items][0], page));
       } catch (error) {
-        whole.textContent = told(error);
+        whole.textContent = errorText(error);
       }
     });
     return article;

@@ -1,6 +1,6 @@
 // One job in a dialog: why it failed or waits, its log, what is known of it, and the buttons to cancel and retry it.
 import { samplesAddress } from "/page/address.js";
-import { call, jobPath, shortReason, told as sentence } from "/page/gateway.js";
+import { call, jobPath, shortReason, errorText } from "/page/gateway.js";
 import { make } from "/page/elements.js";
 
 const at = (id) => document.getElementById(id);
@@ -54,7 +54,7 @@ async function showSamplesLink(id) {
 }
 
 function showFailure(error) {
-  at("job-answer").textContent = sentence(error);
+  at("job-answer").textContent = errorText(error);
 }
 
 /** Opens the dialog. changed() is called after it changed the job, closed() when somebody closes it. */

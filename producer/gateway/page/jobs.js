@@ -1,5 +1,5 @@
 // The table of jobs: grouped by run, searched, filtered by state, and changed one by one or many at once.
-import { call, jobPath, shortReason, told } from "/page/gateway.js";
+import { call, jobPath, shortReason, errorText } from "/page/gateway.js";
 import { make, renew, showChips } from "/page/elements.js";
 
 const STATES = ["running", "queued", "delayed", "dead", "skipped", "cancelled", "done"];
@@ -135,7 +135,7 @@ function say(text) {
   at("job-said").textContent = text;
 }
 
-const fail = (error) => say(told(error));
+const fail = (error) => say(errorText(error));
 
 /** Does the work for each, a few at a time, and says how many succeeded and why the first of the others did not. */
 async function each(list, verb, work) {
@@ -143,7 +143,7 @@ async function each(list, verb, work) {
   let done = 0;
   const worker = async () => {
     for (let one = queue.shift(); one !== undefined; one = queue.shift()) {
-      await work(one).then(() => done++, (error) => refusals.push(`${one}: ${told(error)}`));
+      await work(one).then(() => done++, (error) => refusals.push(`${one}: ${errorText(error)}`));
       say(`${done + refusals.length} of ${list.length} …`);
     }
   };

@@ -1,7 +1,7 @@
 // The page: reads the address, shows what it names, and asks the gateway again when something changed.
 import { readAddress, samplesAddress } from "/page/address.js";
 import { showCheckpoints, startCheckpoints } from "/page/compare.js";
-import { call, follow, takeKey, token, told } from "/page/gateway.js";
+import { call, follow, takeKey, token, errorText } from "/page/gateway.js";
 import { closeJob, jobChanged, openJob } from "/page/job.js";
 import { loadJobs, pause, showJobsOf, shownCount, showStates, startJobs } from "/page/jobs.js";
 import { make } from "/page/elements.js";
@@ -35,7 +35,7 @@ function soon(work, wait) {
     again = timer !== null;
     timer ??= setTimeout(async () => {
       again = false;
-      await Promise.resolve().then(work).catch((error) => notice(told(error)));
+      await Promise.resolve().then(work).catch((error) => notice(errorText(error)));
       timer = null;
       if (again) start();
     }, wait);
@@ -67,13 +67,13 @@ function go() {
   if (view.name === "samples") showSamples(view);
   if (view.name === "checkpoints") showCheckpoints(view);
   const runs = view.runs ?? (view.name === "samples" ? [view.run] : view.name === "checkpoints" ? [] : null);
-  showRuns(runs).then(() => (showTitle(), samplesChanged()), (error) => notice(told(error)));
+  showRuns(runs).then(() => (showTitle(), samplesChanged()), (error) => notice(errorText(error)));
 }
 
 function action(label, parent, work) {
   const made = parent.appendChild(make("button", label, "write"));
   made.type = "button";
-  made.addEventListener("click", () => work().then(changed, (error) => notice(told(error))));
+  made.addEventListener("click", () => work().then(changed, (error) => notice(errorText(error))));
 }
 
 function showTitle() {
@@ -157,7 +157,7 @@ at("token-form").addEventListener("submit", (event) => {
   else return;
   location.reload();
 });
-at("queue-pause").addEventListener("click", () => pause("queue", "", !queuePaused).then(changed, (error) => notice(told(error))));
+at("queue-pause").addEventListener("click", () => pause("queue", "", !queuePaused).then(changed, (error) => notice(errorText(error))));
 addEventListener("hashchange", () => {
   if (takeKey()) location.reload();
   came = true;
@@ -170,7 +170,7 @@ startCheckpoints();
 startSamples(stepsWithSamples);
 startRuns((names) => (location.hash = `#/compare/${names.map(encodeURIComponent).join(",")}`), tip);
 go();
-follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(told(error))) });
+follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(errorText(error))) });
 setInterval(() => {
   if (document.hidden || document.body.classList.contains("loading")) return;
   soonStats();

@@ -1,6 +1,6 @@
 // The samples of one checkpoint: what each item of a task got.
 import { compareAddress, samplesAddress } from "/page/address.js";
-import { call, told } from "/page/gateway.js";
+import { call, errorText } from "/page/gateway.js";
 import { ItemList, textBlock } from "/page/items.js";
 import { make } from "/page/elements.js";
 import { short } from "/page/scale.js";
@@ -109,7 +109,7 @@ export async function showSamples(next) {
     }
   } catch (error) {
     if (load !== loads) return;
-    list.say(told(error), true);
+    list.say(errorText(error), true);
     at("samples").classList.add("failed"); // There is nothing to choose from.
   }
 }
