@@ -184,14 +184,14 @@ static void find_sequences(struct evq_deflate *deflate, const uint8_t *data, siz
     deflate->literal_counts[END_OF_BLOCK] = 1;
 }
 
-static void put(struct bit_writer *writer, uint64_t bits, int count)
+static inline void put(struct bit_writer *writer, uint64_t bits, int count)
 {
     writer->bits |= bits << writer->count;
     writer->count += count;
 }
 
 /* Writes the bytes that are full. 7 bits may wait then. Until the next call, 56 bits may be put. */
-static void flush(struct bit_writer *writer)
+static inline void flush(struct bit_writer *writer)
 {
     const uint64_t bits = htole64(writer->bits);
 
@@ -201,7 +201,7 @@ static void flush(struct bit_writer *writer)
     writer->count &= 7;
 }
 
-static void put_code(struct bit_writer *writer, struct evq_huffman_code code)
+static inline void put_code(struct bit_writer *writer, struct evq_huffman_code code)
 {
     put(writer, code.bits, code.count);
 }
@@ -270,10 +270,11 @@ static void put_codes(const struct evq_deflate *deflate, struct bit_writer *writ
 static const uint8_t *put_literals(struct bit_writer *writer, const struct evq_huffman_code *codes,
                                    const uint8_t *data, size_t count)
 {
-    for (; count >= 3; count -= 3, data += 3) { // Three codes have at most 45 bits.
+    for (; count >= 4; count -= 4, data += 4) { // Four codes have at most 48 bits.
         put_code(writer, codes[data[0]]);
         put_code(writer, codes[data[1]]);
         put_code(writer, codes[data[2]]);
+        put_code(writer, codes[data[3]]);
         flush(writer);
     }
     for (; count > 0; count--, data++) {
@@ -298,7 +299,7 @@ static void put_sequences(const struct evq_deflate *deflate, struct bit_writer *
             put(&writer, length->extra, length->extra_bits);
             put_code(&writer, deflate->distances[distance.symbol]);
             put(&writer, distance.extra, distance.extra_bits);
-            flush(&writer); // These were at most 15 + 5 + 15 + 13 bits.
+            flush(&writer); // These were at most 12 + 5 + 12 + 13 bits.
             data += sequence->length;
         }
     }

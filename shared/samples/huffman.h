@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define EVQ_HUFFMAN_SYMBOLS_MAX 288
-#define EVQ_HUFFMAN_LENGTH_MAX  15
+#define EVQ_HUFFMAN_LENGTH_MAX  12 // DEFLATE allows 15. Short codes are written faster.
 
 struct evq_huffman_code {
     uint16_t bits;  // In the order in which they are written, the first one lowest.

@@ -129,7 +129,7 @@ static void deflate_reads_back_extremes(void **state)
     round_trip(data, 0, 1, "nothing");
     round_trip(data, 1, 1, "one byte");
     round_trip(data, BYTES_MAX, EVQ_DEFLATE_BLOCK_BYTES, "zeros");
-    // Byte k comes twice as often as byte k - 1, so codes would have more than 15 bits.
+    // Byte k comes twice as often as byte k - 1, so codes would have too many bits.
     size_t at = 0;
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 1 << k; i++, at++) {
