@@ -54,6 +54,19 @@ with open(os.environ["EVALQ_RESULT"], "w") as file:
     json.dump({"bytes": len(content), "crc": zlib.crc32(content), "files": len(names)}, file)
 """
 
+CLIENT = """
+import sys, evalq
+url, config, ring = sys.argv[1:]
+with evalq.Client(url, "r", config=config, ring_directory=ring, raise_errors=True) as client:
+    for suite in ("sizes", "again"):
+        client.submit("s3://training/run/step-1", step=1, suites=suite)
+    assert client.flush(100)
+    try:
+        client.submit("https://me:word@host/step-1", step=1, suites="sizes")
+    except evalq.EvalqError as error:
+        print(error)
+"""
+
 
 def helpers(directory: str) -> List[int]:
     """The helper processes of a scene."""
@@ -142,15 +155,13 @@ class RemoteTest(Remote):
 
     def test_client_scan_and_submit_name_one_checkpoint(self) -> None:
         first, second = self.put("step-1", 100), self.put("step-2", 200, 2)
-        os.environ.update(self.scene.variables)
-        log = os.path.join(self.scene.directory, "client.log")
-        with self.scene.client("r", log=log) as client:
-            client.submit(f"s3://{BUCKET}/run/step-1", step=1, suites="sizes")
-            self.assertTrue(client.flush(60))
-            with self.assertRaisesRegex(Exception, "has a password"):
-                client.submit("https://me:word@host/step-1", step=1, suites="sizes")
-        with open(log, encoding="utf-8") as file:
-            self.assertEqual(file.read().count("cannot be pinned"), 1)
+        client = subprocess.run(
+            [sys.executable, "-c", CLIENT, self.scene.url, self.scene.config, self.scene.ring],
+            env=dict(self.scene.environment(), EVALQ_LIBRARY=os.environ["EVALQ_LIBRARY"]), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        self.assertEqual(client.returncode, 0, client.stderr)
+        self.assertEqual(client.stderr.count("cannot be pinned"), 1)
+        self.assertIn("has a password", client.stdout)
         self.assertEqual(helpers(self.scene.directory), [])
         self.assertIn("duplicate", self.submit("step-1"))
         told = json.loads(self.evalq("scan", f"s3://{BUCKET}/run", "--run", "r", "--suite", "sizes", "--json"))
@@ -222,7 +233,7 @@ class RemoteTest(Remote):
         self.store.rule = lambda method, path: Fault(flip=True) if method == "GET" and "model.bin" in path else None
         job = self.job_of(self.submit("step-1"))
         self.scene.start_worker()
-        until(lambda: "with the md5 digest" in self.show(job)["why"], "the worker tells it")
+        until(lambda: "with the md5 digest" in self.worker_log(), "the worker tells it")
         self.assertGreaterEqual(self.show(job)["attempts"], 1)  # Or it would be fetched for ever.
         self.store.rule = None
         self.await_state(job, "done")

@@ -85,9 +85,17 @@ class Helper:
         if found.fingerprint != fingerprint:
             raise Failure("changed", f"the files changed after the submit: '{address}'")
         store = self._store(address)
-        fetch(store, found, directory, lambda done, total: _say("progress", done, total))
+        damaged = None
+        try:
+            fetch(store, found, directory, lambda done, total: _say("progress", done, total))
+        except Failure as failure:
+            if failure.kind != "corrupt":
+                raise
+            damaged = failure  # A file that was replaced during the fetch looks damaged.
         if repeat(lambda: store.checkpoint(address, key), self.never).fingerprint != fingerprint:
             raise Failure("changed", f"the files changed during the fetch: '{address}'")
+        if damaged is not None:
+            raise damaged
         _say("end")
 
     def answer(self, words: List[str]) -> None:
