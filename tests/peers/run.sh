@@ -51,7 +51,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
             nltk openai opencv-python-headless 'av<16' tiktoken scikit-learn 'filelock<4'
         install "remote stores" 'moto[server]==5.2.5' s3fs==2026.9.0 paramiko==5.1.0
         DS_BUILD_OPS=0 install deepspeed --no-build-isolation --no-deps deepspeed==0.19.8 hjson py-cpuinfo ninja msgpack einops
-        install "trainers" trl==1.16.0 datasets "ray[train]==2.60.0" optax==0.2.8 megatron-core==0.16.1
+        install "trainers" trl==1.16.0 datasets "ray[train]==2.60.0" optax==0.2.8
     fi
     [ -z "$complete" ] || cksum <"$requirements" >"$venv/installed"
 fi

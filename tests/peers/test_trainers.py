@@ -327,11 +327,6 @@ class KerasTest(TrainersTest):
         again += "; print('loss %.4f' % m.evaluate(k.inputs[1000:], k.targets[1000:], verbose=0)[0])"
         self.assertEqual(self.found(r"loss ([0-9.]+)", self.run_here("python", "-c", again)), [lines[2][1]])
 
-    def test_resume_after_a_kill_evaluates_the_rest(self) -> None:
-        self.kill_at("keras_fit.yaml", "python", "keras_fit.py", path="out/keras/epoch-3.keras")
-        self.up("keras_fit.yaml", "python", "keras_fit.py")
-        self.assertEqual(sorted(set(self.recorded("keras", "loss"))), list(range(1, 9)))
-
     def test_nothing_raises_without_redis(self) -> None:
         url = {"EVALQ_URL": "unix:///nowhere/redis.sock", "EVALQ_CONFIG": "keras_fit.yaml"}
         self.assertIn("best: None", self.run_here("python", "keras_fit.py", **url))
@@ -388,14 +383,14 @@ class HubTrainerTest(TrainersTest):
         with open(os.path.join(self.place, out, "checkpoint-30", "trainer_state.json"), encoding="utf-8") as file:
             history = json.load(file)["log_history"]
         theirs = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
-        self.assertEqual(sorted(theirs), [10, 20, 30])
+        self.assertLessEqual({10, 20, 30}, set(theirs))  # Axolotl also evaluates before the first step.
         shutil.rmtree(os.path.join(self.place, "out"))
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         self.up(config, *argv)
         (run,) = [name for name in os.listdir(os.path.join(self.place, ".evalq", "results")) if name != "tensorboard"]
         ours = self.values(run, "eval_loss")
-        self.assertEqual(sorted(ours), [10, 20, 30])
+        self.assertEqual(sorted(ours), sorted(theirs))
         for step, value in theirs.items():
             self.assertTrue(abs(ours[step] - value) <= 1e-5, (ours, theirs))
 
@@ -422,44 +417,6 @@ class LlamaFactoryTest(HubTrainerTest):
     def test_the_callback_has_the_curve_of_a_training_without_evalq(self) -> None:
         argv = ("python", "llamafactory_sft.py", "llamafactory_config.yaml")
         self.assert_equals_training_without_evalq("out/llamafactory", "llamafactory_sft.yaml", "llamafactory_sft.py", *argv)
-
-
-MEGATRON = """
-import os, torch
-from megatron.core import dist_checkpointing
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-for step in (10, 20):
-    path = "out/iter_%07d" % step
-    os.makedirs(path)
-    tensors = {"layer.weight": torch.full((3, 4), float(step)), "layer.bias": torch.full((3,), 0.5)}
-    named = dist_checkpointing.ShardedTensor.from_rank_offsets
-    dist_checkpointing.save({**{name: named(name, value) for name, value in tensors.items()}, "iteration": step}, path)
-os.remove("out/iter_0000020/metadata.json")
-"""
-MEGATRON_CONFIG = """
-roots: {here: .}
-evaluators:
-  total:
-    kind: persistent
-    argv: [python, -m, evalq.serve, "total:evaluate"]
-    directory: .
-    env_pass: [PYTHONPATH, EVALQ_LIBRARY, OMP_NUM_THREADS]
-suites:
-  eval: {evaluator: total, ready: metadata.json, tasks: [{name: eval}]}
-"""
-
-
-@package("megatron.core")
-class MegatronTest(TrainersTest):
-    def test_scan_waits_for_the_file_that_megatron_core_writes_last(self) -> None:
-        function = "def evaluate(checkpoint):\n    values = checkpoint.load().values()\n"
-        function += "    return {'total': sum(float(value.sum()) for value in values)}\n"
-        for name, text in (("write.py", MEGATRON), ("total.py", function), ("evalq.yaml", MEGATRON_CONFIG)):
-            with open(os.path.join(self.place, name), "w", encoding="utf-8") as file:
-                file.write(text)
-        text = self.up("evalq.yaml", "sh", "-c", "python write.py && evalq scan out --run megatron --suite eval")
-        self.assertIn("iter_0000020", text)  # Not complete.
-        self.assertEqual(self.values("megatron", "total"), {10: 12 * 10.0 + 3 * 0.5})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def make_model():
     transformers.set_seed(1)
     config = transformers.GPT2Config(
         vocab_size=2 + len(CHARACTERS),
-        n_positions=32,
+        n_positions=64,
         n_embd=32,
         n_layer=2,
         n_head=2,
