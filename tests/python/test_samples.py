@@ -23,7 +23,7 @@ bad = job["params"].get("bad", "")
 folder = os.path.dirname(os.environ["EVALQ_RESULT"])
 with open(os.path.join(folder, "samples.jsonl"), "w") as file:
     right = 0
-    for i in range(400):
+    for i in range(10 if bad == "fewer" else 0, 400):
         is_right = i % 4 != 0 if step == 1 else (i % 4 != 0 or i < 40) and i not in (41, 42)
         right += is_right
         said = "yes" if is_right else "no \x1b[31m\u202e\u009b of step %d" % step
@@ -521,6 +521,14 @@ class SamplesTest(SceneTest):
         )
         for bad in ("x", "-1"):
             self.assertNotIn(gate("gate@2", "gate@1", bad).returncode, (0, 1, 3))
+        # An unknown score is no answer, although "not found" has the exit code 3 elsewhere.
+        unknown = gate("gate@2", "gate@1", "0.01", "--metric", "nothing")
+        self.assertEqual(unknown.returncode, 9, unknown.stderr)
+        # A candidate that lacks items cannot pass.
+        self.submit("gate", 5, "quiz", bad="fewer")
+        lacks = gate("gate@5", "gate@1", "0.01")
+        self.assertEqual(lacks.returncode, 9, lacks.stdout)
+        self.assertIn("10 items are only in the baseline and 0 only in the candidate", lacks.stderr)
 
     def test_gate_waits_for_the_job(self) -> None:
         self.submit("wait", 1, "quiz")

@@ -336,6 +336,29 @@ static void statistics_gate_decides_by_the_bound(void **state)
     assert_int_equal(decide(needed, needed / 20, needed / 20, 0.01).verdict, EVQ_NOT_WORSE);
 }
 
+/* The mean of few real values is not nearly normal, so it shows nothing, even if all are worse. */
+static void statistics_gate_needs_twenty_items_for_real_values(void **state)
+{
+    double baseline[40];
+    double candidate[40];
+    struct evq_paired_items items = {
+        .baseline = baseline, .candidate = candidate, .higher_is_better = true};
+    const struct evq_paired_options options = {.seed = 1};
+    struct evq_non_inferiority out;
+
+    (void)state;
+    for (size_t i = 0; i < 40; i++) {
+        baseline[i] = 0.9;
+        candidate[i] = 0.2 + 0.01 * (double)(i % 3);
+    }
+    for (items.count = 8; items.count <= 40; items.count += 32) {
+        assert_int_equal(evq_non_inferiority_decide(&items, 0.01, 0.95, &options, &out, NULL),
+                         EVQ_OK);
+        assert_int_equal(out.verdict, items.count == 8 ? EVQ_TOO_FEW_ITEMS : EVQ_WORSE);
+    }
+    assert_true(out.shown_worse);
+}
+
 /* Numbers of the simulation: uniform from a 64-bit generator, normal by summing twelve. */
 static uint64_t simulation_state;
 
@@ -457,6 +480,7 @@ int main(void)
         cmocka_unit_test(statistics_holm_equals_stored_values),
         cmocka_unit_test(statistics_refuse_what_has_no_answer),
         cmocka_unit_test(statistics_gate_decides_by_the_bound),
+        cmocka_unit_test(statistics_gate_needs_twenty_items_for_real_values),
         cmocka_unit_test(statistics_intervals_cover_the_truth),
     };
 
