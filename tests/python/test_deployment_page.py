@@ -52,8 +52,8 @@ class DeploymentPageTest(unittest.TestCase):
         """Returns the block with the names and ports of this machine."""
         text = text.replace("queue.example.org", "localhost").replace("6379", str(self.redis))
         text = text.replace("/mnt/ckpt", self.path("ckpt")).replace("--tokens", f"--listen 127.0.0.1:{self.gateway} --tokens")
-        copied = rf"mkdir -p {self.directory}/\1/evalq && cp \2 {self.directory}/\1/evalq/"
-        text = re.sub(r"ssh (\w+) mkdir -p evalq && scp (.*) \1:evalq/", copied, text)
+        copied = rf"mkdir -p {self.directory}/\1/\2 && cp \3 {self.directory}/\1/\2/"
+        text = re.sub(r"ssh (\w+) mkdir -p ([\w-]+) && scp (.*) \1:\2/", copied, text)
         return re.sub(r"^evalq-worker$", "evalq-worker >worker.log 2>&1 &", text, flags=re.M)
 
     def run_block(self, number: int, text: str) -> str:

@@ -636,24 +636,39 @@ class WithoutWorker(unittest.TestCase):
             write_safetensors(os.path.join(self.folder, str(step), "model.safetensors"), {"w": (1, [float(step)])})
 
 
-class InterruptedTest(WithoutWorker):
-    def test_an_interrupted_job_leaves_no_wrong_weights(self) -> None:
-        class Cancelled(BaseException):
-            pass
+class EvaluatorTest(WithoutWorker):
+    def evaluate(self, found: Evaluator, step: int, function: str) -> float:
+        task = Task("own")
+        task.options = {"harness": json.dumps({"directory": self.folder, "given": {"kind": "python", "function": function}})}
+        checkpoint = Checkpoint(os.path.join(self.folder, str(step)), step, "r", "regular", "own", {})
+        return float(found(checkpoint, task, mock.Mock())["value"])
 
+    def evaluator(self) -> Evaluator:
         for step in (1, 2, 3):
             with open(os.path.join(self.folder, str(step), "config.json"), "w", encoding="utf-8") as file:
                 json.dump({"model_type": "standin", "vocab_size": 50}, file)
         with open(os.path.join(self.folder, "my_eval.py"), "w", encoding="utf-8") as file:
             file.write(EVALUATION)
-        task = Task("own")
-        task.options = {"harness": json.dumps({"directory": self.folder, "given": {"kind": "python", "function": "my_eval:run"}})}
         found = Evaluator(Settings("m", self.folder, "vllm", sys.executable, {"max_model_len": 256}, start_seconds=60.0))
         self.addCleanup(found.close)
+        return found
+
+    def test_a_wrong_function_is_refused_while_the_server_starts(self) -> None:
+        with open(self.variables["STANDIN_FAULT"], "w", encoding="utf-8") as file:
+            file.write("slow")
+        found = self.evaluator()
+        with self.assertRaisesRegex(Refused, "harness.function 'my_evl:run' cannot be imported"):
+            self.evaluate(found, 1, "my_evl:run")
+        self.assertIsNone(found._server.process)
+
+    def test_an_interrupted_job_leaves_no_wrong_weights(self) -> None:
+        class Cancelled(BaseException):
+            pass
+
+        found = self.evaluator()
 
         def value(step: int) -> float:
-            checkpoint = Checkpoint(os.path.join(self.folder, str(step)), step, "r", "regular", "own", {})
-            return float(found(checkpoint, task, mock.Mock())["value"])
+            return self.evaluate(found, step, "my_eval:run")
 
         first = value(1)
         for moment in ("reload", "reset_caches", "score"):

@@ -69,7 +69,8 @@ static enum evq_status write_function(struct evq_cli *cli, const char *value,
                                       struct evq_buffer *out, struct evq_error *err)
 {
     return write_served(cli, "serve", value,
-                        "Called with the checkpoint; returns {metric: number}.", out, err);
+                        "Called with the checkpoint; returns a number or {metric: number}.", out,
+                        err);
 }
 
 static void command_evaluator(const char *value, struct evq_buffer *out)

@@ -210,9 +210,14 @@ class Evaluator:
             except BaseException as error:  # It is raised below, on the main thread.
                 failures.append(error)
 
+        def tick() -> None:
+            phases.tick()
+            if failures:  # Do not wait for a server that nobody will use.
+                raise failures[0]
+
         thread = threading.Thread(target=prepare, name="evalq-harness", daemon=True)
         thread.start()
-        self._server.start(os.path.abspath(path), phases.tick)
+        self._server.start(os.path.abspath(path), tick)
         while thread.is_alive():
             phases.tick()
             thread.join(0.1)
