@@ -6,12 +6,14 @@ import copy
 import math
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import unittest
 from typing import List
 from unittest import mock
 
-from scene import DEADLINE, NATIVE, SceneTest, scene, until
+from scene import DEADLINE, NATIVE, PACKAGE, SceneTest, scene, until
 
 import evalq
 from evalq import _library
@@ -263,6 +265,33 @@ class OutageTest(unittest.TestCase):
                 with made.client(**{"run": "number", name: 3}) as client:
                     self.assertFalse(client.submit("/nowhere", step=1, suites="quick"))
         self.assertIn("run is 3, expected text", logs.output[0])
+
+    def test_close_waits_for_the_calls_of_other_threads(self) -> None:
+        # In a process of its own, because a call that uses a closed client crashes.
+        code = """
+import sys, threading, time
+import evalq
+for seconds in (0.3, 4.0):
+    client = evalq.Client("redis://127.0.0.1:1", run="busy", ring_directory=sys.argv[1], log=False)
+    client.submit(sys.argv[1] + "/none", step=1, suites="quick")
+    handle = client._handle
+    threads = [threading.Thread(target=client.ended, args=(seconds,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 60
+    while len(handle._users) < 4:
+        assert time.monotonic() < deadline, "the calls did not begin"
+        time.sleep(0.001)
+    client.close()
+    for thread in threads:
+        thread.join()
+    assert not handle._users and not handle._closing, "nobody closed the client"
+    assert not client.ended(0.1)
+print("closed")
+"""
+        with scene(NATIVE) as made:
+            done = subprocess.run([sys.executable, "-c", code, made.directory], env={**made.environment(), "PYTHONPATH": PACKAGE}, capture_output=True, text=True, timeout=DEADLINE)
+            self.assertEqual((done.returncode, done.stdout), (0, "closed\n"), done.stderr)
 
     def test_unreachable_host_logs_nothing(self) -> None:
         with scene(NATIVE) as made:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
 import os
+import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from . import _arguments, _library
 from ._library import EvalqError
@@ -19,9 +21,11 @@ _JOB_BYTES = 256
 # These options may have any bytes; the caller has checked that they are paths.
 _PATHS = ("config", "ring_directory", "log_path")
 _CALL_MS_MAX = 2**31 - 1
+_CLOSE_SECONDS = 2.0  # close() waits at most so long for the calls of other threads.
 
 Suites = Union[str, Sequence[str]]
 Needs = Union[str, Mapping[str, Any]]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -107,12 +111,20 @@ def _pair_array(values: Mapping[str, str]) -> "ctypes.Array[_library.Pair]":
 
 
 class Handle:
-    """One open libevalq client of this process."""
+    """One open libevalq client of this process.
+
+    Any thread may call any method at any time. libevalq's own close() must be the last call, so
+    close() here waits for the calls of other threads; if they take too long, the last of them
+    closes."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.calls = _library.load()
         self.pid = os.getpid()
         self._pointer = ctypes.c_void_p()
+        # Lists, because their methods are atomic. A lock could be held in a forked child, or by the
+        # thread that a signal handler interrupts.
+        self._users: List[None] = []  # One entry for each call that has not returned.
+        self._closing: List[ctypes.c_void_p] = []  # The client after close(), while it has users.
         values = _library.Options()
         kinds: Dict[str, Any] = {field[0]: field[1] for field in _library.Options._fields_}
         for name, value in options.items():
@@ -151,7 +163,7 @@ class Handle:
             tracker_count=len(submit.trackers),
             held=_bytes(held),
         )
-        return self.calls.submit(self._pointer, ctypes.byref(request))
+        return self._call(self.calls.submit, ctypes.byref(request))
 
     @staticmethod
     def _limit(timeout_ms: int) -> int:
@@ -159,20 +171,20 @@ class Handle:
         return min(timeout_ms, _CALL_MS_MAX)
 
     def poll(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.calls.poll(self._pointer, _metric_fn(take), None, self._limit(timeout_ms))
+        return self._call(self.calls.poll, _metric_fn(take), None, self._limit(timeout_ms))
 
     def wait(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.calls.wait(self._pointer, _metric_fn(take), None, self._limit(timeout_ms))
+        return self._call(self.calls.wait, _metric_fn(take), None, self._limit(timeout_ms))
 
     def flush(self, timeout_ms: int) -> int:
-        return self.calls.flush(self._pointer, self._limit(timeout_ms))
+        return self._call(self.calls.flush, self._limit(timeout_ms))
 
     def best(self, metric: Optional[str], timeout_ms: int) -> Optional[Best]:
         value, step = ctypes.c_double(), ctypes.c_int64()
         path = ctypes.create_string_buffer(_PATH_BYTES)
         name = ctypes.create_string_buffer(_METRIC_BYTES)
-        code = self.calls.best_metric(
-            self._pointer,
+        code = self._call(
+            self.calls.best_metric,
             _bytes(metric),
             ctypes.byref(value),
             ctypes.byref(step),
@@ -190,34 +202,53 @@ class Handle:
         return Best(found_name, value.value, step.value, os.fsdecode(path.value) or None)
 
     def withdraw_job(self, job: str, reason: str, timeout_ms: int) -> int:
-        return self.calls.withdraw_job(self._pointer, job.encode(), reason.encode(), timeout_ms)
+        return self._call(self.calls.withdraw_job, job.encode(), reason.encode(), timeout_ms)
 
     def job(self, path: str, suite: str) -> Optional[str]:
         """The id of the path's job. "": there will be no job. None: it is not in Redis yet."""
         out = ctypes.create_string_buffer(_JOB_BYTES)
-        code = self.calls.job(self._pointer, os.fsencode(path), suite.encode(), out, len(out))
+        code = self._call(self.calls.job, os.fsencode(path), suite.encode(), out, len(out))
         return out.value.decode() if code == _library.OK else None
 
     def idle(self, suites: str, needs: str, timeout_ms: int) -> List[str]:
         """The suites for which a worker is idle; this takes the worker's request. [] also if Redis
         does not answer."""
         out = ctypes.create_string_buffer(len(suites.encode()) + 1)
-        code = self.calls.idle(
-            self._pointer, suites.encode(), _bytes(needs), out, len(out), timeout_ms
+        code = self._call(
+            self.calls.idle, suites.encode(), _bytes(needs), out, len(out), timeout_ms
         )
         return out.value.decode().split(",") if code == _library.OK else []
 
     def stats(self) -> _library.StatsView:
         view = _library.StatsView()
-        self.calls.stats(self._pointer, ctypes.byref(view))
+        self._call(self.calls.stats, ctypes.byref(view))
         return view
 
     def run(self) -> str:
-        return self.calls.run(self._pointer).decode()
+        return self._call(self.calls.run).decode()
+
+    def _call(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Calls a function of libevalq. After close(), the function gets no client."""
+        self._users.append(None)  # Before the pointer is read, so that close() sees this call.
+        try:
+            return function(self._pointer, *arguments)
+        finally:
+            self._users.pop()
+            self._close_unused()
 
     def close(self) -> None:
         pointer, self._pointer = self._pointer, ctypes.c_void_p()
-        self.calls.close(pointer)
+        if pointer:
+            self._closing.append(pointer)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while self._users and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._closing and not self._users:
+            with contextlib.suppress(IndexError):  # Another thread closes it.
+                self.calls.close(self._closing.pop())
 
 
 def _metric_fn(take: Callable[[Result], None]) -> Any:

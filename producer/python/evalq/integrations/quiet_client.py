@@ -17,6 +17,8 @@ from ..result import Result
 
 log = logging.getLogger("evalq")
 
+_ASK_SECONDS = 1.0  # So long ended_since() asks the queue.
+
 
 def default_run(output_dir: str) -> str:
     """$EVALQ_RUN, otherwise the directory's name with a hash of host, real path and time, so that a
@@ -116,7 +118,7 @@ class QuietClient:
 
     def _ask_ended(self) -> None:
         began = time.monotonic()
-        if self.ended(1.0):
+        if self.ended(_ASK_SECONDS):
             self._ended_as_of = began
 
     @property
@@ -142,6 +144,8 @@ class QuietClient:
         if client is None:
             return
         try:
+            if self._asking is not None:
+                self._asking.join(_ASK_SECONDS + 1)
             if client.stats().snapshots == 0:
                 self._client = None
                 client.close()
