@@ -109,6 +109,14 @@ class SamplesPageTest(unittest.TestCase):
         page.ask(search % "")
         page.wait("document.querySelectorAll('#samples-items .chips button').length === 1", "no length is right or wrong")
 
+    def test_an_address_of_samples_leads_to_what_flipped(self) -> None:
+        page = self.open("#/samples/digits/2", f"{ITEMS} === 20", "the samples of the address")
+        page.ask("window.before = true; location.reload()")
+        link = "document.getElementById('samples-flipped')"
+        page.wait(f"!window.before && {LIVE} && !{link}.hidden", "the earlier step is known after a reload")
+        self.assertEqual(page.ask(f"{link}.textContent"), "Flipped since step 1")
+        self.assertIn("digits@1,digits@2", page.ask(f"{link}.href"))
+
     def test_what_a_model_says_is_only_text(self) -> None:
         page = self.open("#/samples/digits/1?grep=onerror", f"{ITEMS} === 1", "the hostile item")
         (text,) = self.texts(page, "#samples-items .text-block:nth-of-type(2) .model-text")

@@ -47,6 +47,7 @@ const soonCharts = soon(redraw, 150);
 const soonRuns = soon(async () => {
   await loadRuns();
   showTitle();
+  samplesChanged();
 }, 600);
 const soonStats = soon(loadStats, 300);
 const soonJobs = soon(() => loadJobs(), 500);
@@ -143,6 +144,7 @@ async function loadAll() {
   await Promise.all([loadStats(), loadRuns(), loadJobs()]);
   document.body.classList.remove("loading");
   showTitle();
+  samplesChanged();
 }
 
 at("token-button").addEventListener("click", () => {
