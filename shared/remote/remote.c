@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/child_environment.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
@@ -31,34 +32,6 @@ struct evq_remote {
     char python[SAID_BYTES];
 };
 
-/* Our environment without what evalq itself must not pass on. PYTHONSAFEPATH: a file of the working
- * directory cannot take the place of a module. */
-static char **environment_make(void)
-{
-    static const char *const hidden[] = {"EVALQ_URL=", "EVALQ_REDIS_", "PYTHONSAFEPATH="};
-    static char safe_path[] = "PYTHONSAFEPATH=1";
-    size_t count = 0;
-    size_t used = 0;
-
-    while (environ[count] != NULL) {
-        count++;
-    }
-    char **envp = calloc(count + 2, sizeof(*envp));
-    for (size_t i = 0; i < count && envp != NULL; i++) {
-        bool keep = true;
-        for (size_t h = 0; h < sizeof(hidden) / sizeof(hidden[0]); h++) {
-            keep = keep && strncmp(environ[i], hidden[h], strlen(hidden[h])) != 0;
-        }
-        if (keep) {
-            envp[used++] = environ[i];
-        }
-    }
-    if (envp != NULL) {
-        envp[used] = safe_path;
-    }
-    return envp;
-}
-
 /* Starts the program. posix_spawn() does not copy the memory of a training, as fork() does. */
 static int helper_spawn(struct evq_remote *remote, int theirs)
 {
@@ -67,7 +40,9 @@ static int helper_spawn(struct evq_remote *remote, int theirs)
     posix_spawnattr_t attributes;
     sigset_t none;
     sigset_t all;
-    char **envp = environment_make();
+    // A file of the working directory cannot take the place of a module.
+    static char safe_path[] = "PYTHONSAFEPATH=1";
+    char **envp = evq_child_environment(safe_path);
 
     if (envp == NULL || posix_spawn_file_actions_init(&actions) != 0) {
         free(envp);

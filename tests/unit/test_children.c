@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "shared/base/child_environment.h"
 #include "tests/fixture/memory.h"
 #include "tests/fixture/queue.h"
 #include "worker/supervisor/supervisor.h"
@@ -402,7 +403,7 @@ static void child_is_told_nothing_of_redis(void **state)
     assert_int_equal(setenv("EVALQ_REDIS_PASSWORD", "told-to-nobody", 1), 0);
     assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "0", 1), 0);
     assert_int_equal(setenv("EVALQ_TEST_KEPT", "1", 1), 0);
-    char **environment = evq_slot_environment(line);
+    char **environment = evq_child_environment(line);
     assert_non_null(environment);
     for (char **at = environment; *at != NULL; at++) {
         assert_null(strstr(*at, "told-to-nobody"));

@@ -11,10 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "shared/base/child_environment.h"
 #include "shared/base/clock.h"
 #include "worker/child/child.h"
-
-extern char **environ;
 
 void evq_slot_init(struct evq_slot *slot, uint32_t number)
 {
@@ -77,31 +76,6 @@ bool evq_slot_waits_for_gpus(const struct evq_slot *slot)
 
 /* ---- the child process ---- */
 
-char **evq_slot_environment(char *devices_line)
-{
-    static const char *const hidden[] = {"EVALQ_URL=", "EVALQ_REDIS_", "CUDA_VISIBLE_DEVICES="};
-    size_t count = 0;
-    size_t used = 0;
-
-    while (environ[count] != NULL) {
-        count++;
-    }
-    char **envp = calloc(count + 2, sizeof(*envp));
-    for (size_t i = 0; i < count && envp != NULL; i++) {
-        bool keep = true;
-        for (size_t h = 0; h < sizeof(hidden) / sizeof(hidden[0]); h++) {
-            keep = keep && strncmp(environ[i], hidden[h], strlen(hidden[h])) != 0;
-        }
-        if (keep) {
-            envp[used++] = environ[i];
-        }
-    }
-    if (envp != NULL) {
-        envp[used] = devices_line;
-    }
-    return envp;
-}
-
 void evq_slot_forked(pid_t parent)
 {
     sigset_t none;
@@ -142,7 +116,7 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
     int pair[2] = {-1, -1};
 
     (void)snprintf(devices_line, sizeof(devices_line), "CUDA_VISIBLE_DEVICES=%s", slot->devices);
-    char **envp = evq_slot_environment(devices_line);
+    char **envp = evq_child_environment(devices_line);
     if (envp == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "slot %u", slot->number);
     }

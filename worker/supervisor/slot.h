@@ -101,11 +101,6 @@ struct evq_slot_spawn {
     const char *const *argv; // NULL-terminated argument list of a child.
 };
 
-/* Our environment without the address and password of Redis, which a process that opens checkpoints
- * must not know, and with devices_line added. The caller frees only the array. NULL: out of memory.
- */
-char **evq_slot_environment(char *devices_line);
-
 /* Call this first in a forked copy. It makes only async-signal-safe calls: the copy dies with its
  * parent, and all signals are unblocked. */
 void evq_slot_forked(pid_t parent);
