@@ -69,7 +69,7 @@ class TrackerTest:
         self.scene.start_redis()
 
     def write(self) -> None:
-        words = {"kind": self.kind, **self.options, "command": f"[{sys.executable}, -m, evalq.{self.kind}_sink]", "close_seconds": "60"}
+        words = {"kind": self.kind, **self.options, "command": f"[{sys.executable}, -m, evalq.sinks.{self.kind}_sink]", "close_seconds": "60"}
         words["timeout_seconds"] = "600"  # On a busy machine the import of an SDK alone takes minutes.
         options = ", ".join(f"{name}: {value}" for name, value in words.items())
         self.scene.write_config(f"logger: {{sinks: [{{{options}}}]}}\n")
@@ -78,7 +78,7 @@ class TrackerTest:
         return Logger(self.scene, self.results, **self.environment)
 
     def helper(self) -> List[str]:
-        return [sys.executable, "-m", f"evalq.{self.kind}_sink"]
+        return [sys.executable, "-m", f"evalq.sinks.{self.kind}_sink"]
 
     def opened(self) -> Dict[str, Any]:
         return {"open": {"queue": "main", "directory": self.store, **self.options}}

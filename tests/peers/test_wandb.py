@@ -51,7 +51,7 @@ class WandbTest(unittest.TestCase):
         self.scene = Scene()
         self.addCleanup(self.scene.close)
         self.scene.write_config(
-            "logger: {sinks: [{kind: wandb, mode: offline, command: [%s, -m, evalq.wandb_sink], close_seconds: 60}]}\n"
+            "logger: {sinks: [{kind: wandb, mode: offline, command: [%s, -m, evalq.sinks.wandb_sink], close_seconds: 60}]}\n"
             % sys.executable
         )
         self.scene.start_redis()
@@ -113,7 +113,7 @@ class WandbTest(unittest.TestCase):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         variables = {**os.environ, **self.environment}
         for _ in range(2):
-            helper = [sys.executable, "-m", "evalq.wandb_sink"]
+            helper = [sys.executable, "-m", "evalq.sinks.wandb_sink"]
             done = subprocess.run(helper, input=text, env=variables, capture_output=True, text=True, check=True)
             self.assertEqual([json.loads(line) for line in done.stdout.splitlines()], [{"flushed": 1}, {"flushed": 2}])
         self.assertEqual([repr(float(row["eval/t/a*b"])) for row in self.history()], ["0.5", "nan", "0.0"])

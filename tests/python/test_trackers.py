@@ -208,7 +208,7 @@ class HelperTest(unittest.TestCase):
     tests with the SDKs."""
 
     def answer(self, kind: str, line: str, missing: str = "") -> str:
-        code = f"import sys; sys.modules['{missing}'] = None; from evalq.{kind}_sink import main; sys.exit(main())"
+        code = f"import sys; sys.modules['{missing}'] = None; from evalq.sinks.{kind}_sink import main; sys.exit(main())"
         variables = {**os.environ, "PYTHONPATH": PACKAGE}
         done = subprocess.run([sys.executable, "-c", code], input=line, env=variables, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1, done.stderr)
@@ -243,7 +243,7 @@ class HelperTest(unittest.TestCase):
         self.assertEqual(found, "RuntimeError: $SWANLAB_MODE is 'local', expected online or offline")
 
     def test_names_of_curves_are_made_fit_and_stay_different(self) -> None:
-        from evalq._sdk_sink import fitting_name
+        from evalq.sinks.sdk_sink import fitting_name
 
         self.assertEqual(fitting_name("eval/digits/acc,none", 100), "eval/digits/acc,none")
         odd = ["eval/" + "x" * 95, "eval/" + "x" * 96, "eval/" + "x" * 97, "eval/a\tb", "eval/a_b", "eval/a", "eval/a/", "/eval/a", "./"]
@@ -255,7 +255,7 @@ class HelperTest(unittest.TestCase):
 
     def test_records_are_read_as_they_are_appended(self) -> None:
         """At each length of the file, what is complete is read once."""
-        from evalq._sdk_file import RecordReader
+        from evalq.sinks.sdk_file import RecordReader
 
         records = [b"a", b"", b"b" * 40000, b"c" * 32740, b"d"]
         data = b"1234567"

@@ -1,4 +1,4 @@
-"""evalq-trackio forwards results to trackio with its SDK. See _sdk_sink.py.
+"""evalq-trackio forwards results to trackio with its SDK. See sdk_sink.py.
 
 trackio's storage ignores a row whose log_id it has, here and on a server. The log_id depends only
 on the result, so a result that comes again changes nothing.
@@ -10,7 +10,7 @@ import inspect
 import os
 from typing import Any, Dict, List
 
-from evalq._sdk_sink import ID, STEP, Directions, Row, Run, Tracker, serve
+from evalq.sinks.sdk_sink import ID, STEP, Directions, Row, Run, Tracker, serve
 
 
 class _Store:

@@ -1,4 +1,4 @@
-"""evalq-wandb forwards results to Weights & Biases with its SDK. See _sdk_sink.py.
+"""evalq-wandb forwards results to Weights & Biases with its SDK. See sdk_sink.py.
 
 A result counts as stored when the SDK's own file on disk contains it.
 """
@@ -11,8 +11,8 @@ import os
 import time
 from typing import Any, Dict, Iterator, Set
 
-from evalq._sdk_file import RecordReader
-from evalq._sdk_sink import ID, STEP, Directions, Row, Run, Tracker, serve
+from evalq.sinks.sdk_file import RecordReader
+from evalq.sinks.sdk_sink import ID, STEP, Directions, Row, Run, Tracker, serve
 
 FLUSH_SECONDS = 0.1  # The SDK writes its file so often.
 # The SDK has a process that outlives ours for a moment. A file is complete after so long without a

@@ -1,4 +1,4 @@
-"""evalq-comet forwards results to Comet with its SDK. See _sdk_sink.py.
+"""evalq-comet forwards results to Comet with its SDK. See sdk_sink.py.
 
 Offline, a number counts as stored when the SDK's message file contains it. The SDK makes an archive
 of that file when the experiment ends. If the process is killed first, the next one does that.
@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from typing import IO, Any, Dict, Iterable, Iterator, List
 
-from evalq._sdk_sink import STEP, Directions, Row, Run, Tracker, serve
+from evalq.sinks.sdk_sink import STEP, Directions, Row, Run, Tracker, serve
 
 MESSAGES = "messages.json"
 

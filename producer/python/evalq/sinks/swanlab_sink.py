@@ -1,4 +1,4 @@
-"""evalq-swanlab forwards results to SwanLab with its SDK. See _sdk_sink.py.
+"""evalq-swanlab forwards results to SwanLab with its SDK. See sdk_sink.py.
 
 A number counts as stored when the SDK's own file on disk contains it. SwanLab drops a number whose
 internal step it has, or whose step is not above those of an earlier process, so late results would
@@ -11,8 +11,8 @@ import glob
 import os
 from typing import Any, Dict, Iterator, Set
 
-from evalq._sdk_file import RecordReader
-from evalq._sdk_sink import STEP, Directions, Row, Run, Tracker, serve
+from evalq.sinks.sdk_file import RecordReader
+from evalq.sinks.sdk_sink import STEP, Directions, Row, Run, Tracker, serve
 
 
 class _RowReader:

@@ -1,0 +1,1 @@
+"""Helper programs of evalq-logger. Each forwards results to one tracker with its own SDK."""
