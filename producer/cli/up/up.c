@@ -137,7 +137,7 @@ static void say_ready(const struct evq_process_manager *manager, bool has_comman
 }
 
 /* Names the runs that have dead jobs. A training that uses such a run's name again does not repeat
- * so nothing else would mention them. */
+ * these jobs, so nothing else would mention them. */
 static void say_dead(const struct evq_cli *cli)
 {
     char *text = NULL;
