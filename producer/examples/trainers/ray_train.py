@@ -68,4 +68,5 @@ if __name__ == "__main__":
     )
     result = trainer.fit()
     for checkpoint, metrics in result.best_checkpoints:
-        print(f"kept: {os.path.basename(checkpoint.path)}, mse {metrics['mse']:.4f}")
+        mse = metrics.get("mse", float("nan"))  # NaN: it was not evaluated.
+        print(f"kept: {os.path.basename(checkpoint.path)}, mse {mse:.4f}")
