@@ -116,9 +116,8 @@ static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry 
     return status;
 }
 
-/* Acknowledges what is done. status and err: how the next entry ended. If
- * that failed, the back-off starts again at its shortest wait, because earlier entries were stored.
- */
+/* Acknowledges the entries that were written. status and err: how the next entry ended. If it
+ * failed, the back-off starts again at its shortest wait, because earlier entries were stored. */
 static enum evq_status done_acknowledge(struct evq_forward *forward, enum evq_status status,
                                         struct evq_error *err)
 {

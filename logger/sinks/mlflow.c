@@ -237,7 +237,7 @@ static enum evq_status run_find(struct mlflow *sink, struct run *run, struct evq
     if (run->id[0] != '\0') {
         return EVQ_OK;
     }
-    // The tag has the queue too, because two queues may have a run of the same name.
+    // The tag contains the queue, because two queues may have a run of the same name.
     (void)snprintf(key, sizeof(key), "%s/%s", sink->context->config->redis.queue, run->name);
     return evq_mlflow_run(sink->server, key, run->name, run->id, err);
 }
@@ -255,7 +255,7 @@ static enum evq_status model_find(struct mlflow *sink, struct run *run,
     if (status == EVQ_OK) {
         status = evq_mlflow_model_find(sink->models, run->id, result, ret_model, err);
     }
-    if (status == EVQ_E_INVALID && run->given[0] == '\0') { // Our own run was deleted.
+    if (status == EVQ_E_INVALID && run->given[0] == '\0') { // evalq's own run was deleted.
         run->id[0] = '\0';
         status = run_find(sink, run, err);
         if (status == EVQ_OK) {
@@ -281,7 +281,7 @@ static enum evq_status mlflow_write(void *state, const struct evq_result *result
         const enum evq_status status = model_find(sink, &sink->runs[run], result, model, err);
         if (status != EVQ_OK) {
             if (status != EVQ_E_INVALID) {
-                items_clear(sink); // The logger gives all of them again.
+                items_clear(sink); // The logger passes all of them again.
             }
             return status;
         }

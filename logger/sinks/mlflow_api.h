@@ -52,7 +52,7 @@ bool evq_mlflow_alike(const char *a, const char *b) EVQ_CHECK_RESULT;
 /* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore.
  * Letters of common scripts stay. If another letter is lost, or if another metric of the result
  * would get the same key (alone is false), the key ends in a hash of its name. model: id of the
- * logged model that the metric is of, or "". A number that is not finite is only the run's. */
+ * logged model that gets the metric too, or ""; only the run gets a number that is not finite. */
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
                        int64_t timestamp_ms, int64_t step, const char *model);
 
@@ -65,17 +65,17 @@ enum evq_status evq_mlflow_call(struct evq_mlflow *mlflow, const char *method, c
                                 char error[EVQ_MLFLOW_ERROR_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Copies the text at two keys, one within the other (outer NULL: at one). EVQ_E_RETRY: it is not
- * there. */
+/* Copies the text document[outer][inner], or document[inner] if outer is NULL. EVQ_E_RETRY: there is
+ * no such text. */
 enum evq_status evq_mlflow_text(const struct evq_mlflow *mlflow, const json_t *document,
                                 const char *outer, const char *inner,
                                 char out[EVQ_MLFLOW_ID_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Appends a value of a call's query, encoded. */
+/* Appends the value of a query parameter, percent-encoded. */
 void evq_mlflow_query(struct evq_buffer *path, const char *text);
 
-/* Appends {"key": key, "value": value}, as a tag or a parameter is. */
+/* Appends {"key": key, "value": value}, the form of a tag and of a parameter. */
 void evq_mlflow_pair(struct evq_buffer *body, const char *key, const char *value);
 
 #endif

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT    64 // Checkpoints whose model is remembered. Results of one come close together.
+#define KEPT    64 // Models that are remembered. Results of one checkpoint arrive close together.
 #define TAG_KEY "evalq.checkpoint"
 
 struct model {
-    char key[EVQ_JOB_ID_BYTES_MAX + 80]; // QUEUE/RUN/STEP/VARIANT, and ~G of other weights.
-    char run[EVQ_MLFLOW_ID_BYTES_MAX];   // MLflow's.
+    char key[EVQ_JOB_ID_BYTES_MAX + 80]; // QUEUE/RUN/STEP/VARIANT, with ~G for a later generation.
+    char run[EVQ_MLFLOW_ID_BYTES_MAX];   // The id of MLflow's run.
     char id[EVQ_MLFLOW_ID_BYTES_MAX];
-    bool linked; // The run has it as an output.
+    bool linked; // The run has the model as an output.
     bool ready;
 };
 
@@ -20,7 +20,7 @@ struct evq_mlflow_models {
     struct evq_mlflow *server;
     const char *queue;
     struct model kept[KEPT];
-    size_t next; // The oldest of them.
+    size_t next; // Where the next model goes: the place of the oldest.
 };
 
 struct evq_mlflow_models *evq_mlflow_models_new(struct evq_mlflow *server, const char *queue)
@@ -58,7 +58,7 @@ static enum evq_status run_get(struct evq_mlflow_models *models, const char *run
     const json_t *info = json_object_get(json_object_get(*ret_run, "run"), "info");
     const char *stage = json_string_value(json_object_get(info, "lifecycle_stage"));
     if (status != EVQ_OK) {
-        // A run that is not there does not come back.
+        // MLflow does not bring back a run that is missing, so a retry is useless.
         return strcmp(error, "RESOURCE_DOES_NOT_EXIST") == 0 ? EVQ_E_INVALID : status;
     }
     if (stage != NULL && strcmp(stage, "deleted") == 0) {
@@ -92,7 +92,7 @@ static enum evq_status model_search(struct evq_mlflow_models *models, const char
     json_t *document = NULL;
     struct evq_buffer body;
 
-    // The key is of [A-Za-z0-9._/~-]: nothing in it ends the filter's text.
+    // The key consists of [A-Za-z0-9._/~-], so it needs no escapes in the filter.
     evq_buffer_init(&body, 0);
     evq_buffer_printf(&body,
                       "{\"experiment_ids\":[\"%s\"],\"filter\":\"tags.`" TAG_KEY "` = '%s'\","
@@ -135,7 +135,7 @@ static enum evq_status model_create(struct evq_mlflow_models *models, const char
         (void)snprintf(name + used, 16, "~%" PRId32, generation);
     }
     for (char *at = name; (at = strpbrk(at, "./:%")) != NULL;) {
-        *at = '_'; // MLflow accepts these signs in no name of a model.
+        *at = '_'; // MLflow does not accept these characters in a model's name.
     }
     (void)evq_job_saved_path(result->checkpoint, path, sizeof(path));
     evq_buffer_init(&body, 0);
@@ -151,7 +151,7 @@ static enum evq_status model_create(struct evq_mlflow_models *models, const char
     evq_buffer_text(&body, ",");
     evq_mlflow_pair(&body, "evalq.path", path);
     evq_buffer_text(&body, ",");
-    evq_mlflow_pair(&body, "mlflow.model.isExternal", "true"); // MLflow has no file of it.
+    evq_mlflow_pair(&body, "mlflow.model.isExternal", "true"); // MLflow does not have the model's files.
     evq_buffer_text(&body, "]}");
     enum evq_status status =
         evq_mlflow_call(models->server, "POST", "logged-models", &body, &document, error, err);
@@ -164,7 +164,7 @@ static enum evq_status model_create(struct evq_mlflow_models *models, const char
     return status;
 }
 
-/* Links the model with its run, and says that it is complete, where that is not so yet. */
+/* Links the model with its run, and marks it as ready, unless an earlier call did so. */
 static enum evq_status model_finish(struct evq_mlflow_models *models, int64_t step,
                                     struct model *model, struct evq_error *err)
 {
@@ -244,7 +244,7 @@ enum evq_status evq_mlflow_model_find(struct evq_mlflow_models *models, const ch
         models->next = (models->next + 1) % KEPT;
         (void)snprintf(ret_model, EVQ_MLFLOW_ID_BYTES_MAX, "%s", model.id);
     }
-    if (status == EVQ_E_INVALID && !gone) { // No result is at fault.
+    if (status == EVQ_E_INVALID && !gone) { // The result is not at fault, so it is not dropped.
         status = EVQ_E_RETRY;
     }
     if (err != NULL && status != EVQ_OK) {

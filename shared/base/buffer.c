@@ -197,7 +197,8 @@ static bool json_plain(uint8_t byte)
     return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
 }
 
-/* Whether no byte of eight needs an escape. A borrow or carry passes only from a byte that does. */
+/* Whether none of eight bytes needs an escape. Only a byte that needs one can cause a borrow or carry
+ * into the next byte, so such an error never turns "no" into "yes". */
 static bool json_plain_8(const uint8_t *from)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);

@@ -9,7 +9,7 @@
 
 #define DIGITS    17
 #define LARGEST   UINT64_C(100000000000000000) // 10^17: one digit too many.
-#define FAST_MIN  1e-36                        // Needs 10^53: twice the largest power below.
+#define FAST_MIN  1e-36                        // It needs a factor of 10^53, which is at most 10^27 * 10^27.
 #define FAST_MAX  1e15
 #define POWER_MAX 27
 
@@ -19,7 +19,7 @@ static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1
                                      1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L,
                                      1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
 
-/* The value times a power of ten, which is at most 2 * POWER_MAX, to the nearest integer. */
+/* Returns value * 10^power, rounded to the nearest integer. power is at most 2 * POWER_MAX. */
 static uint64_t scaled(double value, int power)
 {
     const long double first = (long double)value * powers[power < POWER_MAX ? power : POWER_MAX];

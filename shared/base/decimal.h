@@ -13,7 +13,7 @@
  * does not depend on the locale. Returns its length; there is no NUL. */
 size_t evq_decimal_write(double value, char out[EVQ_DECIMAL_BYTES]);
 
-/* The same for an integer. */
+/* Writes an integer. Returns the length of the text; there is no NUL. */
 size_t evq_decimal_integer(int64_t value, char out[EVQ_DECIMAL_BYTES]);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Hashes as lower-case hexadecimal digits and a NUL. Any thread.
+ * Writes hashes as lower-case hexadecimal digits and a NUL. Any thread.
  */
 #ifndef EVQ_SHARED_BASE_HEX_H
 #define EVQ_SHARED_BASE_HEX_H
@@ -14,7 +14,7 @@ static inline void evq_hex_64(uint64_t hash, char out[17])
     out[16] = '\0';
 }
 
-/* The high half first. */
+/* Writes the high half first. */
 static inline void evq_hex_128(uint64_t high, uint64_t low, char out[33])
 {
     evq_hex_64(high, out);

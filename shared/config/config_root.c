@@ -98,7 +98,7 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
     const char *slash = strrchr(path, '/');
     int directory_bytes = slash != NULL && slash != path ? (int)(slash - path) : 1;
     if (slash != NULL && slash > path && slash[-1] == '/') {
-        directory_bytes = (int)strlen(path); // An address that is only a bucket.
+        directory_bytes = (int)strlen(path); // The address has only a bucket and no path.
     }
     char directory[160];
 

@@ -93,8 +93,8 @@ static void put_json(struct evq_buffer *out, const struct evq_node *node, const 
     }
 }
 
-/* The form for the program starts with name and the file's directory, the base of relative paths.
- */
+/* The JSON for the program starts with the name, and with the directory of the file, where relative
+ * paths start. */
 static const char *json_of(const struct evq_config_reader *reader, const struct evq_node *node,
                            const char *const *except, bool short_paths)
 {

@@ -45,7 +45,7 @@ enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct e
     }
     (void)snprintf(name, sizeof(name), "%.*s", (int)(colon - checkpoint), checkpoint);
     const struct evq_root *root = evq_config_root_find(config, name);
-    if (root == NULL || root->is_remote) { // A store is not asked.
+    if (root == NULL || root->is_remote) { // This function does not ask remote stores.
         return EVQ_OK;
     }
     enum evq_status status = fingerprint_find(queue, job, fingerprint, err);

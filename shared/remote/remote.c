@@ -27,12 +27,12 @@ struct evq_remote {
     pid_t pid;
     struct evq_buffer received;
     size_t used;                // Bytes of the line that the caller reads.
-    struct evq_buffer manifest; // Of the last listing.
-    char said[SAID_BYTES]; // The last line that is no answer, such as a message of the interpreter.
+    struct evq_buffer manifest; // The files of the last listing.
+    char said[SAID_BYTES];      // The last line that is not an answer, such as an error of Python.
     char python[SAID_BYTES];
 };
 
-/* Starts the program. posix_spawn() does not copy the memory of a training, as fork() does. */
+/* Starts the helper. Unlike fork(), posix_spawn() does not copy the page tables of a training. */
 static int helper_spawn(struct evq_remote *remote, int theirs)
 {
     char *argv[] = {remote->python, (char[]){"-m"}, (char[]){"evalq.fetch"}, NULL};
@@ -40,7 +40,7 @@ static int helper_spawn(struct evq_remote *remote, int theirs)
     posix_spawnattr_t attributes;
     sigset_t none;
     sigset_t all;
-    // A file of the working directory cannot take the place of a module.
+    // Python then imports no module from the working directory.
     static char safe_path[] = "PYTHONSAFEPATH=1";
     char **envp = evq_child_environment(safe_path);
 
@@ -58,7 +58,7 @@ static int helper_spawn(struct evq_remote *remote, int theirs)
     int failed = posix_spawnattr_setsigmask(&attributes, &none);
     failed = failed != 0 ? failed : posix_spawnattr_setsigdefault(&attributes, &all);
     failed = failed != 0 ? failed : posix_spawnattr_setpgroup(&attributes, 0);
-    // Its own group: Ctrl-C reaches only us, and we end the helper.
+    // The helper gets its own process group, so Ctrl-C reaches only us, and we end the helper.
     failed = failed != 0 ? failed
                          : posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK |
                                                                      POSIX_SPAWN_SETSIGDEF |
@@ -111,7 +111,8 @@ enum evq_status evq_remote_open(const char *python, struct evq_remote **ret_remo
     return EVQ_OK;
 }
 
-/* Reaps the helper. A training may reap all its children; then its number is no longer ours. */
+/* Ends and reaps the helper. If a training has reaped all its children, waitpid() fails, and the
+ * pid may belong to another process, so nothing is killed. */
 static void helper_end(pid_t pid)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + END_MS;
@@ -154,7 +155,7 @@ static enum evq_status helper_ended(const struct evq_remote *remote, struct evq_
         missing ? "; name the interpreter that has evalq[remote] as worker.python" : "");
 }
 
-/* Receives more. EVQ_E_TIMEOUT; EVQ_E_RETRY: the helper has ended. */
+/* Receives more bytes. EVQ_E_TIMEOUT, EVQ_E_NOMEM; EVQ_E_RETRY: the helper has ended. */
 static enum evq_status more_receive(struct evq_remote *remote, int64_t deadline_ms,
                                     struct evq_error *err)
 {
@@ -195,7 +196,7 @@ static enum evq_status error_read(const struct evq_remote_line *line, struct evq
     return evq_error_set(err, status, "%s", line->fields[2]);
 }
 
-/* Splits a line of the helper in place. False: it is no answer. */
+/* Splits a line of the helper in place. False: the line is not part of an answer. */
 static bool line_split(char *text, struct evq_remote_line *ret_line)
 {
     size_t count = 0;
@@ -268,7 +269,7 @@ enum evq_status evq_remote_send(struct evq_remote *remote, const char *const *wo
         evq_buffer_free(&line);
         return evq_error_set(err, EVQ_E_NOMEM, "a request for the helper");
     }
-    // A request is small and the helper reads all the time, so this does not wait.
+    // A request is small and the helper always reads, so send() does not block.
     while (sent < line.bytes) {
         const ssize_t wrote = send(remote->fd, line.data + sent, line.bytes - sent, MSG_NOSIGNAL);
         if (wrote < 0 && errno != EINTR) {
@@ -281,7 +282,7 @@ enum evq_status evq_remote_send(struct evq_remote *remote, const char *const *wo
     if (whole) {
         return EVQ_OK;
     }
-    // What it wrote before it ended says why.
+    // The helper may have written why it ended.
     const enum evq_status status =
         evq_remote_next(remote, evq_clock_mono_ms() + END_MS, &answer, err);
     return status == EVQ_OK || status == EVQ_E_TIMEOUT ? helper_ended(remote, err) : status;

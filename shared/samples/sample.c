@@ -6,8 +6,8 @@
 
 #include "shared/queue/result.h"
 
-/* The same as evq_buffer_text(), but inline: the compiler knows most texts, and an item has many.
- */
+/* Does what evq_buffer_text() does, but inline. Each item has many texts, and most are constants whose
+ * length the compiler knows. */
 static inline void put_constant(struct evq_buffer *out, const char *text)
 {
     const size_t bytes = strlen(text);
@@ -21,7 +21,7 @@ static inline void put_constant(struct evq_buffer *out, const char *text)
     }
 }
 
-/* before: the key, as in ",\"output\":". */
+/* before: the text before the value, such as ",\"output\":". */
 static inline void put_text(struct evq_buffer *out, const char *before, const char *value)
 {
     if (value != NULL) {

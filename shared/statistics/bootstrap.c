@@ -12,7 +12,7 @@
 
 #define RANDOM_STEP UINT64_C(0x9e3779b97f4a7c15)
 #define THREADS_MAX 8
-#define THREAD_WORK ((uint64_t)1 << 20) // Draws of a group that are worth a thread: 2 ms.
+#define THREAD_WORK ((uint64_t)1 << 20) // So many group draws (2 ms) justify one more thread.
 
 /* SplitMix64: the state grows by a constant and is mixed. */
 static uint64_t random_next(uint64_t *state)
@@ -62,14 +62,15 @@ struct part { // The draws of one thread.
     uint64_t seed;
     uint32_t first;
     uint32_t end;
-    double *values; // Of all draws.
+    double *values; // The results of all draws.
 };
 
-/* Draw i begins where draw i - 1 ends, so that the parts give the same numbers as one loop. */
+/* Each draw uses the random numbers that follow those of the draw before, so that any number of
+ * threads gives the same values. */
 static void *draw_part(void *argument)
 {
     const struct part *part = argument;
-    const uint64_t randoms = (part->group_count + 1) / 2; // Of one draw.
+    const uint64_t randoms = (part->group_count + 1) / 2; // Random numbers that one draw takes.
     uint64_t state = part->seed + part->first * randoms * RANDOM_STEP;
 
     for (uint32_t i = part->first; i < part->end; i++) {
@@ -78,7 +79,7 @@ static void *draw_part(void *argument)
     return NULL;
 }
 
-/* Into how many threads the draws are worth being divided. */
+/* Returns how many threads to use for this number of draws. */
 static uint32_t thread_count(const struct part *all)
 {
     const uint64_t worth = 1 + all->end * (uint64_t)all->group_count / THREAD_WORK;
@@ -90,7 +91,7 @@ static uint32_t thread_count(const struct part *all)
     return (uint32_t)(worth < most ? worth : most);
 }
 
-/* Shares the draws among threads. A part whose thread cannot start is drawn here. */
+/* Divides the draws among threads. If a thread cannot start, this thread computes its part. */
 static void draw_all(const struct part *all)
 {
     const uint32_t count = thread_count(all);

@@ -401,7 +401,7 @@ class OtherStoresTest(Remote):
         self.configure(f"sftp://trainer@127.0.0.1:{server.port}/run")
         # Nobody vouches for the host, so nothing is sent to it.
         said = self.evalq("submit", f"{self.address}/step-1", "--run", "r", "--suite", "sizes", code=9)
-        self.assertIn("the key of the host is not the one in ~/.ssh/known_hosts, or is not there", said)
+        self.assertIn("~/.ssh/known_hosts has no key of this host, or another key", said)
         with open(os.path.join(home, ".ssh", "known_hosts"), "w", encoding="ascii") as file:
             file.write(f"[127.0.0.1]:{server.port} ssh-rsa {server.host_key.get_base64()}\n")
         self.assertEqual(self.evaluate("step-1"), self.want)

@@ -43,7 +43,7 @@ enum evq_status evq_checkpoint_cache_open(const char *directory, const char *scr
     if (evq_file_make_directories(ret_cache->directory, 0700, &fault) != EVQ_OK) {
         return evq_error_set(err, EVQ_E_INCOMPLETE, "worker.cache.directory: %s", fault.message);
     }
-    // Another user could put other weights there.
+    // If another user owns the directory, that user could replace the weights.
     if (stat(ret_cache->directory, &info) != 0 || info.st_uid != geteuid()) {
         return evq_error_set(err, EVQ_E_INCOMPLETE,
                              "worker.cache.directory '%s' does not belong to this worker's user",
@@ -77,7 +77,7 @@ static int entry_compare(const void *a, const void *b)
     return (left.tv_nsec > right.tv_nsec) - (left.tv_nsec < right.tv_nsec);
 }
 
-/* Reads all checkpoints but one, the least recently used first. */
+/* Lists all checkpoints of the cache except one, the least recently used first. */
 static enum evq_status entries_read(const struct evq_checkpoint_cache *cache, const char *except,
                                     struct entries *entries, struct evq_error *err)
 {
@@ -126,7 +126,7 @@ static bool entry_remove(const struct evq_checkpoint_cache *cache, const struct 
     return evq_kept_directory_remove(path);
 }
 
-/* Reserves while no other process reserves. */
+/* Reserves space. The caller holds the lock of the cache, so no other process reserves now. */
 static enum evq_status reserve(const struct evq_checkpoint_cache *cache, const char *fingerprint,
                                int lock_fd, int64_t bytes, struct entries *entries,
                                struct evq_error *err)
@@ -143,11 +143,10 @@ static enum evq_status reserve(const struct evq_checkpoint_cache *cache, const c
         used -= entry_remove(cache, &entries->items[i]) ? entries->items[i].bytes : 0;
     }
     if (status == EVQ_OK && used > cache->bytes_max - bytes) {
-        return evq_error_set(
-            err, EVQ_E_FULL,
-            "worker.cache has no room for %lld bytes: %lld of its %lld bytes are in "
-            "use by other jobs",
-            (long long)bytes, (long long)used, (long long)cache->bytes_max);
+        return evq_error_set(err, EVQ_E_FULL,
+                             "worker.cache has no space for %lld bytes: other jobs use %lld of its "
+                             "%lld bytes",
+                             (long long)bytes, (long long)used, (long long)cache->bytes_max);
     }
     const int length = snprintf(text, sizeof(text), "%lld\n", (long long)bytes);
     if (status == EVQ_OK && (ftruncate(lock_fd, 0) != 0 ||

@@ -1,8 +1,8 @@
 /*
- * The cache of remote checkpoints, which all slots and workers of this user on this machine share:
- * DIRECTORY/FINGERPRINT for each checkpoint (kept_directory.h). The lock file of a checkpoint holds
- * its size from the moment that its space is reserved, and its time of change is the last use. Any
- * thread.
+ * The cache of remote checkpoints, which all slots and workers of this user on this machine share.
+ * Each checkpoint has the directory DIRECTORY/FINGERPRINT (kept_directory.h). Its lock file
+ * contains the size that was reserved for it. The lock file's modification time is the time of the
+ * last use. Any thread.
  */
 #ifndef EVQ_WORKER_CHILD_CHECKPOINT_CACHE_H
 #define EVQ_WORKER_CHILD_CHECKPOINT_CACHE_H
@@ -18,23 +18,24 @@ struct evq_checkpoint_cache {
     int64_t bytes_max;
 };
 
-/* Makes the directory for this user only. directory "": SCRATCH/cache. EVQ_E_INCOMPLETE: it cannot
- * be used. */
+/* Makes the directory, for this user only. directory "" means SCRATCH/cache. EVQ_E_INCOMPLETE: the
+ * directory cannot be used. */
 enum evq_status evq_checkpoint_cache_open(const char *directory, const char *scratch,
                                           int64_t bytes_max, struct evq_checkpoint_cache *ret_cache,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Reserves space for a checkpoint whose lock the caller holds alone, and removes the checkpoints
- * that were used least recently. One that is in use stays. EVQ_E_RETRY: the checkpoint is larger
- * than the cache. EVQ_E_FULL: the others are in use. EVQ_E_IO, EVQ_E_NOMEM.
+ * Reserves space for a checkpoint whose lock the caller holds exclusively. If there is not enough,
+ * removes the least recently used checkpoints, but none that is in use. EVQ_E_RETRY: the checkpoint
+ * is larger than the cache. EVQ_E_FULL: the cache is full of checkpoints in use, or the disk is
+ * full. EVQ_E_IO, EVQ_E_NOMEM.
  */
 enum evq_status evq_checkpoint_cache_reserve(const struct evq_checkpoint_cache *cache,
                                              const char *fingerprint, int lock_fd, int64_t bytes,
                                              struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Removes the least recently used checkpoint that is not in use, because the disk is full. Returns
- * false if there is none. */
+/* Removes the least recently used checkpoint that is neither in use nor `fingerprint`. Call it when
+ * the disk is full. Returns false if there is no such checkpoint. */
 bool evq_checkpoint_cache_shrink(const struct evq_checkpoint_cache *cache, const char *fingerprint);
 
 /* Marks a checkpoint as used now. */

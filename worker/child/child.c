@@ -327,7 +327,8 @@ static bool natives_served(const struct evq_config *config)
     return false;
 }
 
-/* The word of the worker's status for the persistent evaluators of a slot. docs/protocol.md. */
+/* Returns the word in the worker's status that says whether the slot's persistent evaluators started
+ * (`evaluators` in docs/protocol.md). */
 static const char *evaluators_state(enum evq_status start)
 {
     if (start == EVQ_OK) {

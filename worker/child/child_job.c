@@ -71,7 +71,7 @@ static enum evq_status memory_open(const struct evq_config *config,
     return EVQ_OK;
 }
 
-/* A remote checkpoint is read in this machine's cache. */
+/* Reads a remote checkpoint from this machine's cache. */
 static enum evq_status remote_open(const struct evq_config *config, const struct evq_root *root,
                                    const struct evq_eval_report *report, struct evq_child_job *work,
                                    struct evq_error *err)

@@ -11,8 +11,8 @@
 #include "shared/base/file.h"
 #include "worker/child/scratch.h"
 
-/* Whether the lock we hold is still the file of that name. It may have been removed while we
- * waited. */
+/* Whether the locked file is still the one at path. Another process may have removed it while this
+ * process waited. */
 static bool lock_is_current(int fd, const char *path)
 {
     struct stat held;

@@ -12,7 +12,7 @@
 #include "worker/child/kept_directory.h"
 #include "worker/child/scratch.h"
 
-#define TICK_MS   100 // Time between two checks whether to stop.
+#define TICK_MS   100 // How often to check whether to stop.
 #define TRIES_MAX 3   // Another process may remove the checkpoint before we lock it.
 
 struct fetch {
@@ -109,7 +109,7 @@ static enum evq_status transfer(struct fetch *fetch, const char *partial, struct
     return status;
 }
 
-/* Fetches the checkpoint into the cache. We hold its lock alone. */
+/* Fetches the checkpoint into the cache. The caller holds its lock exclusively. */
 static enum evq_status make(struct fetch *fetch, const char *path, int lock_fd,
                             struct evq_error *err)
 {
@@ -135,7 +135,7 @@ static enum evq_status make(struct fetch *fetch, const char *path, int lock_fd,
     if (status == EVQ_OK && rename(partial, path) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "rename '%s': %s", partial, strerror(errno));
     }
-    // After another failure, the next attempt continues with what is there.
+    // After any other failure, the next attempt continues with the parts that are there.
     if (status == EVQ_E_FULL || status == EVQ_E_CHANGED || status == EVQ_E_GONE) {
         evq_scratch_remove(partial);
     }
@@ -165,7 +165,8 @@ static enum evq_status have(struct fetch *fetch, struct evq_remote_fetched *fetc
             return status;
         }
     }
-    return evq_error_set(err, EVQ_E_FULL, "worker.cache is too small: '%.200s' was removed at once",
+    return evq_error_set(err, EVQ_E_FULL,
+                         "worker.cache is too small: '%.200s' was removed before its use",
                          fetch->address);
 }
 
@@ -180,7 +181,7 @@ static enum evq_status names_make(const struct evq_root *root, struct fetch *fet
         return evq_error_set(err, EVQ_E_INVALID, "the address '%.60s...' is too long", root->path);
     }
     (void)snprintf(fetch->key, sizeof(fetch->key), "%s:%s", root->name, fetch->job->path);
-    const char *name = strrchr(fetch->address, '/') + 1; // An address has slashes.
+    const char *name = strrchr(fetch->address, '/') + 1; // An address always has slashes.
     if (strlen(name) >= sizeof(fetched->name)) {
         return evq_error_set(err, EVQ_E_INVALID, "the name '%.60s...' is too long", name);
     }

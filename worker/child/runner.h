@@ -30,7 +30,7 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
 
 /* Starts the persistent evaluators of all suites that can run here and waits until they are ready.
  * ret_fault: the first failed start; its status is EVQ_OK if all are ready. The first job of that
- * evaluator tries again. EVQ_E_STOPPED. */
+ * evaluator starts it again. EVQ_E_STOPPED. */
 enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
                                  struct evq_error *ret_fault,
                                  struct evq_error *err) EVQ_CHECK_RESULT;

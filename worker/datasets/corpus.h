@@ -29,7 +29,7 @@ struct evq_passage {
     int64_t first;   // Position of its first token.
     int64_t context; // Number of its tokens that are only context.
     int64_t count;   // Number of its tokens, including the context.
-    // Counted in the document as it is in the file, or in the choice without its delimiter; 0: the
+    // Sizes of the document as it is in the file, or of the choice without its delimiter. 0: the
     // passage was read from a file of tokens.
     int64_t words, characters, bytes;
     // Number of tokens at the end of a document that lm-evaluation-harness does not score; they

@@ -331,7 +331,7 @@ bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_tas
     return current;
 }
 
-/* The bytes of the kept hashes; 0: the data set is so large that none are kept. */
+/* Returns the bytes that the hashes of all samples need; 0: too many, so no hashes are kept. */
 static size_t hashes_bytes(const struct evq_dataset *dataset)
 {
     const size_t bytes = (size_t)dataset->count * sizeof *dataset->sample_hashes;

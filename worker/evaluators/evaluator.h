@@ -20,7 +20,7 @@ struct evq_eval_request {
     int root_fd;               // The directory that contains the checkpoint.
     const char *root_path;     // Its absolute path, for commands and messages.
     const char *path;          // Relative to root_fd.
-    // The job's fingerprint is the one of a remote store's listing, which the fetch has compared.
+    // The job's fingerprint is that of a remote listing. The fetch has compared it already.
     bool is_fetched;
     // "", or the absolute path of the directory that `prepare` made; it is evaluated instead of
     // path.

@@ -20,8 +20,8 @@ struct harness {
     struct evq_sample_store *store;
     const struct evq_result *result;
     const char *cluster; // See evq_harness_samples_add().
-    char filter[64];     // Of lm-eval: the first line's.
-    json_t *seen;        // Of lmms-eval: the ids so far.
+    char filter[64];     // For lm-eval: the filter of the first line.
+    json_t *seen;        // For lmms-eval: the ids so far.
 };
 
 struct item { // A sample and what it owns.
@@ -122,7 +122,7 @@ static void add_score(struct item *item, const char *metric, const char *filter,
         (struct evq_sample_score){.name = name, .value = number};
 }
 
-/* Takes the cluster from the doc. False: the doc does not name one. */
+/* Takes the item's cluster from its doc. False: the doc lacks the field. */
 static bool add_cluster(struct harness *harness, const json_t *line, struct item *item)
 {
     const json_t *value = json_object_get(json_object_get(line, "doc"), harness->cluster);

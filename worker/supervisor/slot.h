@@ -77,7 +77,7 @@ struct evq_slot {
     struct evq_backoff start;      // The child could not be forked.
     uint32_t failures;             // Failed starts and device faults in a row.
     char note[512];                // What the child's hello said, or why there is no child.
-    char evaluators[16];           // "ready", "retry", "failed"; "": it did not start them.
+    char evaluators[16];           // "ready", "retry", "failed"; "": none was started.
     int64_t since_unix_ms;         // When the slot came into its state.
 
     char warm[EVQ_JOB_ID_BYTES_MAX]; // RUN/STEP/VARIANT that its model server has loaded, or "".

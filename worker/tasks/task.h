@@ -89,7 +89,7 @@ enum evq_status evq_task_find(const struct evq_task_config *config,
 
 /* For the tasks: adds a score to a sample, which has room. */
 void evq_task_score_add(struct evq_sample *sample, const char *name, double value);
-/* For the tasks: output and target of a sample are these numbers. */
+/* Sets the output and the target of a sample to the texts of these numbers. */
 void evq_task_answers(struct evq_sample *sample, struct evq_task_texts *texts, int32_t output,
                       int32_t target);
 

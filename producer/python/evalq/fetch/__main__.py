@@ -1,14 +1,15 @@
 """The helper process of evalq's programs: python3 -m evalq.fetch.
 
-It reads requests from its standard input and answers on its standard output. Each is a line with
-fields that are separated by tabs. It ends with its parent, or when its input ends.
+It reads requests from its standard input and answers on its standard output. A request is one line,
+and an answer is one or more lines. Tabs separate the fields of a line. The process ends when its
+parent or its input ends.
 
     list ADDRESS KEY             @file NAME BYTES ..., then @listing FINGERPRINT BYTES KIND
     scan ADDRESS KEY             @entry NAME KIND FINGERPRINT BYTES ..., then @end
     fetch ADDRESS KEY FINGERPRINT DIRECTORY    @progress DONE TOTAL ..., then @end
 
-KEY is "root:path", the name of the checkpoint for all machines; it is part of the fingerprint. KIND
-is "d" (a directory) or "f" (a file). Any request can end with @error KIND MESSAGE instead; KIND is
+KEY is "root:path", the checkpoint's name on all machines. It is part of the fingerprint. KIND is "d"
+(a directory) or "f" (a file). Any request can end with @error KIND MESSAGE instead; KIND is
 gone, changed, full, setup, invalid, corrupt or retry. Credentials come from the environment."""
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _requests: "queue.Queue[List[str]]" = queue.Queue()
 
 
 def _read_requests() -> None:
-    """Reads the input in a thread of its own, so that the end of the parent ends a transfer, too."""
+    """Reads the input on its own thread, so that the end of the input also ends a transfer."""
     for line in sys.stdin:
         _requests.put(line.rstrip("\n").split("\t"))
     os._exit(0)
 
 
 def _say(*fields: object) -> None:
-    # The newline before it ends whatever a library has printed.
+    # The first newline ends a line that a library may have printed in part.
     text = "\n@" + "\t".join(" ".join(str(field).split()) for field in fields) + "\n"
     data = text.encode("utf-8", "backslashreplace")
     while data:
@@ -52,7 +53,7 @@ class Helper:
     def __init__(self) -> None:
         self.store: "Store | None" = None
         self.last: "Checkpoint | None" = None
-        self.never = threading.Event()  # The process ends while it pauses.
+        self.never = threading.Event()  # It is never set: only the end of the process ends a pause.
 
     def _store(self, address: str) -> Store:
         if self.store is None or not self.store.serves(address):
@@ -91,7 +92,7 @@ class Helper:
         except Failure as failure:
             if failure.kind != "corrupt":
                 raise
-            damaged = failure  # A file that was replaced during the fetch looks damaged.
+            damaged = failure  # The file may have been replaced during the fetch; see below.
         if repeat(lambda: store.checkpoint(address, key), self.never).fingerprint != fingerprint:
             raise Failure("changed", f"the files changed during the fetch: '{address}'")
         if damaged is not None:
@@ -110,7 +111,7 @@ class Helper:
 def main() -> None:
     # The end of the input can come late: a forked copy of the parent may hold the socket open.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    logging.disable()  # What a library tells of its own tries; errors are answered.
+    logging.disable()  # Libraries log their own retries. The answer has the error.
     threading.Thread(target=_read_requests, daemon=True).start()
     helper = Helper()
     while True:

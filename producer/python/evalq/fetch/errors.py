@@ -1,4 +1,4 @@
-"""Why a request failed, as one sentence and a kind that the worker knows."""
+"""Explains why a request failed: a sentence, and a kind that evalq's programs know."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import re
 import threading
 from typing import Any, Callable, TypeVar
 
-# For each scheme its package, and where the package finds credentials.
+# The package of each scheme, and where that package finds credentials.
 SCHEMES = {
     "s3": ("s3fs", "AWS_ACCESS_KEY_ID or AWS_PROFILE"),
     "gs": ("gcsfs", "GOOGLE_APPLICATION_CREDENTIALS"),
     "az": ("adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
     "abfs": ("adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
     "hf": ("huggingface_hub", "HF_TOKEN"),
-    "http": ("aiohttp", "~/.netrc"),
-    "https": ("aiohttp", "~/.netrc"),
+    "http": ("aiohttp", "evalq sends none to a web server"),
+    "https": ("aiohttp", "evalq sends none to a web server"),
     "sftp": ("paramiko", "your ssh agent and keys"),
 }
 
@@ -46,8 +46,8 @@ def _status(error: Any) -> int:
 
 
 def repeat(action: Callable[[], Result], stop: threading.Event, tries: int = TRIES) -> Result:
-    """Calls the action until it succeeds, with pauses that double. Raises the last error, or one that
-    another try cannot help."""
+    """Calls the action until it succeeds, with pauses that double. Raises the error of the last try, or
+    the first permanent error."""
     pause = PAUSE_SECONDS
     for attempt in range(tries):
         try:
@@ -62,7 +62,7 @@ def repeat(action: Callable[[], Result], stop: threading.Event, tries: int = TRI
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether another try cannot help."""
+    """Whether another try would fail too."""
     return explain(error, "").kind != "retry"
 
 
@@ -85,7 +85,7 @@ def explain(error: BaseException, address: str) -> Failure:
         return Failure("gone", f"the store does not have '{address}'")
     names = " ".join(type(one).__name__ for one in chain)
     if re.search("BadHostKey|SSHException", names) and ("known_hosts" in text or "BadHostKey" in names):
-        return Failure("setup", f"the key of the host is not the one in ~/.ssh/known_hosts, or is not there: {text}")
+        return Failure("setup", f"~/.ssh/known_hosts has no key of this host, or another key: {text}")
     refused = isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Authenti", names)
     # S3 answers 400 when a session has expired.
     if refused or (status == 400 and re.search("expired|token", text, re.I)):
@@ -95,6 +95,6 @@ def explain(error: BaseException, address: str) -> Failure:
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    # Addresses in messages of libraries may carry signatures.
+    # An address in a library's message may contain a signature after the '?'.
     text = re.sub(r"\?[^\s'\"]*", "?...", text)[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,5 @@
-"""What a store holds: the files of a checkpoint with sizes and versions, and their fingerprint."""
+"""Lists the files of a checkpoint in a store, with their sizes and versions, and computes its
+fingerprint."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class File:
         self.place = place
         size, version = info.get("size"), _version(info)
         if size is None or not version:
-            raise Failure("invalid", f"the store does not tell size and version of '{place}', so a change of it cannot be seen")
+            raise Failure("invalid", f"the store gives no size or no version of '{place}', so evalq could not notice a change")
         self.size = int(size)
         self.version = version
         self.digest = _digest(info, scheme)  # ("md5", hex), or None.
@@ -36,7 +37,7 @@ def _version(info: Dict[str, Any]) -> str:
     for key in _VERSIONS:
         value = info.get(key)
         if value is not None and value != "":
-            value = getattr(value, "sha256", value)  # Of huggingface_hub's BlobLfsInfo.
+            value = getattr(value, "sha256", value)  # huggingface_hub gives a BlobLfsInfo.
             return f"{key.lower()}={str(value).strip(chr(34))}"
     return ""
 
@@ -44,7 +45,7 @@ def _version(info: Dict[str, Any]) -> str:
 def _digest(info: Dict[str, Any], scheme: str) -> Optional[Tuple[str, str]]:
     if scheme == "s3":
         tag = str(info.get("ETag", "")).strip('"').lower()
-        # The tag of an upload in parts has a dash and is no digest of the content.
+        # If the object was uploaded in parts, its tag has a dash and is not a digest of the content.
         return ("md5", tag) if len(tag) == 32 and set(tag) <= set("0123456789abcdef") else None
     if scheme == "gs" and info.get("md5Hash"):
         return "md5", base64.b64decode(info["md5Hash"]).hex()
@@ -72,7 +73,7 @@ class Checkpoint:
 
 
 class Store:
-    """One store through fsspec. Nothing it says is cached."""
+    """One store, reached through fsspec. Its answers are not cached."""
 
     def __init__(self, address: str) -> None:
         self.scheme = address.split("://")[0]
@@ -80,7 +81,7 @@ class Store:
             raise Failure("invalid", f"'{address}' has an unknown scheme, expected {', '.join(SCHEMES)}")
         import fsspec
 
-        # SFTP would hand the option to ssh, and caches nothing.
+        # fsspec's SFTP caches nothing, and would pass this option to the ssh library.
         options: Dict[str, Any] = {} if self.scheme == "sftp" else {"use_listings_cache": False}
         if self.scheme == "s3":
             options["config_kwargs"] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
@@ -92,7 +93,8 @@ class Store:
         self._base = self._authority(address)
 
     def _authority(self, address: str) -> str:
-        """What of an address decides the connection: the host, or only the scheme."""
+        """Returns the part of an address that decides the connection: for sftp with the host, otherwise
+        only the scheme."""
         return "/".join(address.split("/")[:3]) if self.scheme == "sftp" else self.scheme
 
     def serves(self, address: str) -> bool:
@@ -126,7 +128,7 @@ class Store:
             info = dict(self.fs.info(place))
         except FileNotFoundError:
             if self.scheme in ("http", "https"):
-                return None  # A server may know the directory only with a slash at its end.
+                return None  # A web server may know a directory only with a slash at the end.
             raise
         if self.scheme in ("http", "https"):
             page = str(info.get("mimetype", "")).startswith("text/html") and not place.endswith((".html", ".htm"))
@@ -144,7 +146,7 @@ class Store:
         return Checkpoint(address, key, False, files)
 
     def hides_digest(self, file: File) -> bool:
-        """Whether the tag of an S3 object is no MD5, because a key of its own encrypts the object."""
+        """Whether the tag of an S3 object is not an MD5, because KMS or a customer's key encrypts it."""
         if self.scheme != "s3":
             return False
         bucket, key, _ = self.fs.split_path(file.place)
@@ -152,7 +154,7 @@ class Store:
         return head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
 
     def children(self, address: str, key: str) -> Iterator[Tuple[str, Checkpoint]]:
-        """Each file and directory directly below the address, as a checkpoint."""
+        """Yields each file and directory directly below the address, as a checkpoint."""
         root, path = key.split(":", 1)
         groups: Dict[str, List[File]] = {}
         single = set()

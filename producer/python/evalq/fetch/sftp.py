@@ -1,4 +1,4 @@
-"""fsspec's SFTP, for hosts whose key is known: fsspec itself would accept any host."""
+"""fsspec's SFTP, but only for hosts whose key is known. fsspec itself accepts any host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SILENCE_SECONDS = 30.0
 
 class VerifiedSftp(SFTPFileSystem):  # type: ignore[misc]
     """Refuses a host whose key is not in ~/.ssh/known_hosts. Each thread has its own channel,
-    because a channel of paramiko serves one."""
+    because paramiko's channels serve only one thread each."""
 
     def _connect(self) -> None:
         self.client = paramiko.SSHClient()

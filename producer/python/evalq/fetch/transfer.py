@@ -1,7 +1,7 @@
 """Fetches the files of a checkpoint into a directory, in parallel parts.
 
-The directory may hold what an interrupted fetch left: the journal names the parts that are there.
-Parts of another boot do not count, because a crash of the machine can lose what was written."""
+The directory may contain parts of an interrupted fetch. The journal lists them. After a restart of
+the machine they do not count, because a crash can lose data that was not on the disk yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .listing import Checkpoint, File, Store
 
 PART_BYTES = 16 << 20
 PARALLEL = 8
-SLOW_BYTES_PER_SECOND = 50000  # A part that is slower is asked for again.
+SLOW_BYTES_PER_SECOND = 50000  # A part that is slower is requested again.
 SLOW_SECONDS = 60.0
 JOURNAL = ".evalq-parts"
 PROGRESS_SECONDS = 0.5
@@ -32,7 +32,8 @@ def _boot() -> str:
 
 
 class Journal:
-    """The parts that are in the directory: one line "FILE OFFSET" each, or "FILE bad"."""
+    """Lists the parts that are in the directory. A line is "FILE OFFSET" for a part that was written, or
+    "FILE bad" if all earlier parts of a file are damaged. FILE is the file's number."""
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, JOURNAL)
@@ -61,7 +62,7 @@ class Journal:
             return []
 
     def _append(self, line: str) -> None:
-        os.write(self._fd, f"{line}\n".encode())  # Short lines are appended whole.
+        os.write(self._fd, f"{line}\n".encode())  # The kernel appends a short line as a whole.
 
     def note(self, file: int, at: int) -> None:
         self._append(f"{file} {at}")
@@ -81,17 +82,17 @@ class Fetch:
         self.directory = directory
         self.journal = Journal(directory)
         self.lock = threading.Lock()
-        self.done = 0  # Bytes.
+        self.done = 0  # Bytes that were fetched, now or earlier.
         self.stop = threading.Event()
-        self.left: Dict[int, int] = {}  # By file: parts that are not there yet.
+        self.left: Dict[int, int] = {}  # For each file, how many parts are missing.
 
     def _path(self, file: File) -> str:
         name = os.path.basename(self.found.address.rstrip("/"))
         return os.path.join(self.directory, name) if self.found.is_file else os.path.join(self.directory, name, file.name)
 
     def parts(self) -> List[Tuple[int, int, int]]:
-        """Opens all files with their space reserved. Returns the parts that are missing: file,
-        offset and bytes."""
+        """Makes all files and reserves their space. Returns the missing parts: file number, offset and
+        size."""
         missing = []
         for number, file in enumerate(self.found.files):
             path = self._path(file)
@@ -138,7 +139,7 @@ class Fetch:
 
     def _read(self, file: File, at: int, size: int) -> bytes:
         fs, data = self.store.fs, b""
-        if not file.has_ranges:  # The file is written as it comes.
+        if not file.has_ranges:  # get_file() writes the file itself.
             fs.get_file(file.place, self._path(file))
             came = os.path.getsize(self._path(file))
         elif fs.async_impl:
@@ -147,14 +148,14 @@ class Fetch:
             came = len(data)
         else:
             with fs.open(file.place, "rb", cache_type="none", block_size=size) as source:
-                if hasattr(source, "readv"):  # paramiko: many requests are under way at once.
+                if hasattr(source, "readv"):  # paramiko sends many requests before it reads the answers.
                     data = b"".join(source.readv([(at, size)]))
                 else:
                     source.seek(at)
                     data = source.read(size)
             came = len(data)
         if came != size:
-            raise OSError(f"{came} of {size} bytes came")
+            raise OSError(f"received {came} of {size} bytes")
         return data
 
     def _verify(self, number: int, fd: int) -> None:
@@ -183,7 +184,7 @@ def _hash_file(fd: int, kind: str, size: int) -> str:
 
 
 def fetch(store: Store, found: Checkpoint, directory: str, progress: Callable[[int, int], None]) -> None:
-    """Fetches all files. What is there already is not fetched again."""
+    """Fetches all files, except for the parts that an earlier fetch left in the directory."""
     job = Fetch(store, found, directory)
     parts = job.parts()
     pool = concurrent.futures.ThreadPoolExecutor(PARALLEL)
