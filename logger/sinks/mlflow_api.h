@@ -65,8 +65,8 @@ enum evq_status evq_mlflow_call(struct evq_mlflow *mlflow, const char *method, c
                                 char error[EVQ_MLFLOW_ERROR_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Copies the text document[outer][inner], or document[inner] if outer is NULL. EVQ_E_RETRY: there is
- * no such text. */
+/* Copies the text document[outer][inner], or document[inner] if outer is NULL. EVQ_E_RETRY: there
+ * is no such text. */
 enum evq_status evq_mlflow_text(const struct evq_mlflow *mlflow, const json_t *document,
                                 const char *outer, const char *inner,
                                 char out[EVQ_MLFLOW_ID_BYTES_MAX],

@@ -151,7 +151,7 @@ static enum evq_status model_create(struct evq_mlflow_models *models, const char
     evq_buffer_text(&body, ",");
     evq_mlflow_pair(&body, "evalq.path", path);
     evq_buffer_text(&body, ",");
-    evq_mlflow_pair(&body, "mlflow.model.isExternal", "true"); // MLflow does not have the model's files.
+    evq_mlflow_pair(&body, "mlflow.model.isExternal", "true"); // MLflow has no files of it.
     evq_buffer_text(&body, "]}");
     enum evq_status status =
         evq_mlflow_call(models->server, "POST", "logged-models", &body, &document, error, err);

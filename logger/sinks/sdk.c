@@ -1,10 +1,10 @@
 /*
- * The sinks `wandb`, `trackio`, `swanlab` and `comet`. Each writes to a tracker with the tracker's own
- * SDK, in a helper program. The option `command` is a list, by default evalq-KIND of the Python package. The helper
- * gets the options, then one JSON object a line for each result, then {"flush": N}. It answers
- * {"flushed": N} once the SDK has stored the results, and before this line {"refused": RESULT_ID,
- * "reason": ...} for a result that it can never take, or {"error": ...}. It recognises a repeated
- * result. The table at the end of this file has a row for each tracker.
+ * The sinks `wandb`, `trackio`, `swanlab` and `comet`. Each writes to a tracker with the tracker's
+ * own SDK, in a helper program. The option `command` is a list, by default evalq-KIND of the Python
+ * package. The helper gets the options, then one JSON object a line for each result, then {"flush":
+ * N}. It answers {"flushed": N} once the SDK has stored the results, and before this line
+ * {"refused": RESULT_ID, "reason": ...} for a result that it can never take, or {"error": ...}. It
+ * recognises a repeated result. The table at the end of this file has a row for each tracker.
  */
 #include <inttypes.h>
 #include <jansson.h>

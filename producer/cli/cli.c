@@ -207,8 +207,8 @@ enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const 
                          is_run ? mapped : "");
 }
 
-/* Writes which runs there are: "; the newest runs are a, b, c and 2 more". If Redis cannot say,
- * writes "". */
+/* Writes the names of the newest runs: "; the newest runs are a, b, c and 2 more". If Redis does
+ * not answer, writes "". */
 static void name_runs(struct evq_cli *cli, char *out, size_t out_bytes)
 {
     char *text = NULL;
@@ -216,7 +216,7 @@ static void name_runs(struct evq_cli *cli, char *out, size_t out_bytes)
     size_t index = 0;
     size_t used = 0;
     const json_t *row = NULL;
-    struct evq_error unsaid; // Wrong use is the error that counts.
+    struct evq_error unsaid; // It is dropped: the caller reports the wrong arguments.
 
     out[0] = '\0';
     if (evq_cli_open_within(cli, 0, &unsaid) != EVQ_OK ||

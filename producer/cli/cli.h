@@ -21,8 +21,8 @@ struct evq_cli {
     struct evq_config *config; // NULL until evq_cli_config().
     struct evq_conn *conn;     // NULL until evq_cli_open().
     struct evq_queue *queue;
-    struct evq_remote *remote; // The helper for remote stores; NULL: it was not needed.
-    bool pin_told;             // The user knows that remote checkpoints cannot be pinned.
+    struct evq_remote *remote; // The helper for remote stores; NULL: it does not run.
+    bool pin_told;             // The user was told that remote checkpoints cannot be pinned.
     int exit_code; // Exit code of the process, such as EVQ_EXIT_JOB_FAILED. 0: the verb's status
                    // decides.
 };
@@ -46,7 +46,7 @@ enum evq_status evq_cli_call(struct evq_cli *cli, struct evq_reply **ret_reply,
  * first: this prints it as it is. */
 void evq_cli_say(const struct evq_cli *cli, const char *format, ...) EVQ_PRINTF(2, 3);
 
-/* Adds the role that the verb needs to the error of a refused user. */
+/* If Redis refused the user, adds to the error which role the verb needs. */
 void evq_cli_name_role(const struct evq_cli *cli, struct evq_error *err);
 
 /* Asks whether a destructive verb may go on. EVQ_OK: --yes was given, or "y" was typed on a

@@ -8,7 +8,7 @@
 
 struct evq_cli;
 
-enum evq_verb_takes { // The kind of a verb's arguments. They are checked before Redis is asked.
+enum evq_verb_takes { // What a verb's arguments are. They are checked before Redis is asked.
     EVQ_TAKES_ANY,
     EVQ_TAKES_RUN,         // The first: a run.
     EVQ_TAKES_RUNS,        // Each.
@@ -26,7 +26,8 @@ struct evq_verb {
     int arg_min;
     int arg_max; // -1: any number.
     enum evq_verb_takes takes;
-    const char *role; // The role in Redis that it needs (operate/acl.h). NULL: any that may read.
+    const char *role; // The role in Redis that the verb needs (operate/acl.h). NULL: any role that
+                      // may read.
     enum evq_status (*run)(struct evq_cli *cli, struct evq_error *err);
 };
 

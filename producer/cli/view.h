@@ -30,7 +30,7 @@ void evq_view_causes(struct evq_cli *cli, json_t *jobs);
  */
 enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
                               json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Appends the ids of all such jobs, as strings. */
+/* Appends the ids of all jobs of one state, as strings. run "": of any run. */
 enum evq_status evq_view_ids(struct evq_cli *cli, const char *state, const char *run, json_t **ret,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 

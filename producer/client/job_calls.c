@@ -21,7 +21,7 @@ int evalq_client_withdraw_job(struct evalq_client *client, const char *job, cons
         evq_results_end(client);
     }
     if (status == EVQ_OK && state == EVQ_JOB_RUNNING) {
-        (void)evq_error_set(&error, EVQ_E_CONFLICT, "a worker is at %s", job);
+        (void)evq_error_set(&error, EVQ_E_CONFLICT, "a worker has claimed %s", job);
         (void)evq_client_fail(&error);
         return EVALQ_BUSY;
     }
@@ -39,7 +39,8 @@ int evalq_client_job(struct evalq_client *client, const char *path, const char *
         return usable;
     }
     if (path == NULL || suite == NULL || job_out == NULL || job_bytes == 0) {
-        (void)evq_error_set(&error, EVQ_E_INVALID, "job wants path, suite and room for a job's id");
+        (void)evq_error_set(&error, EVQ_E_INVALID,
+                            "job needs a path, a suite and space for a job's id");
     } else if (!evq_sent_jobs_find(&client->sender->sent_jobs, path, suite, job)) {
         (void)evq_error_set(&error, EVQ_E_NOT_FOUND, "'%s' is not in Redis yet", path);
     } else {
@@ -58,9 +59,9 @@ static enum evq_status suites_read(const char *suites,
 
     while (evq_submit_record_suite(&suites, name)) {
         if (count == EVQ_SUBMIT_SUITES_MAX || !evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
-            return evq_error_set(err, EVQ_E_INVALID,
-                                 "suites: '%s' is not the name of a suite, or the 65th of them",
-                                 name);
+            return evq_error_set(
+                err, EVQ_E_INVALID,
+                "suites: '%s' is not the name of a suite, or there are more than 64", name);
         }
         memcpy(out[count++], name, sizeof(name));
     }
@@ -126,7 +127,7 @@ int evalq_client_idle(struct evalq_client *client, const char *suites, const cha
     }
     enum evq_status status = suites_read(suites == NULL ? "" : suites, names, &count, &error);
     if (status == EVQ_OK && (suites_out == NULL || suites_bytes < strlen(suites) + 1)) {
-        status = evq_error_set(&error, EVQ_E_INVALID, "suites_out has no room for the names");
+        status = evq_error_set(&error, EVQ_E_INVALID, "suites_out is too small for the names");
     }
     if (status == EVQ_OK) {
         status = needs_read(needs, canonical, &error);

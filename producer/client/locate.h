@@ -27,7 +27,7 @@ struct evq_place {
 enum evq_status evq_place_find(const struct evq_config *config, const char *path,
                                struct evq_place *ret_place, struct evq_error *err) EVQ_CHECK_RESULT;
 /*
- * Sets place->source. It is the held copy (an absolute path, "" for none) if that is complete and
+ * Sets place->source: the held copy (an absolute path, "" for none) if the copy is complete and
  * beneath the same root, otherwise the path itself. The held copy is better, because the trainer
  * may delete the path file by file, and the files that are left can look like a checkpoint.
  */

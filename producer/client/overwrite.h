@@ -18,7 +18,7 @@ struct evq_files {      // The files of a checkpoint at one moment.
 /* The fingerprint of a job whose step was overwritten. No checkpoint has it, so no worker evaluates
  * other weights for the job, whatever lies at its path. */
 #define EVQ_OVERWRITTEN_FINGERPRINT "00000000000000000000000000000000"
-bool evq_overwrite_is_marked(const struct evq_job *job); // Whether it has that fingerprint.
+bool evq_overwrite_is_marked(const struct evq_job *job); // Whether the job has this fingerprint.
 
 /*
  * Looks at the files of place->source. EVQ_E_CHANGED: they are not the item's own, and err says
@@ -31,7 +31,7 @@ enum evq_status evq_overwrite_look(struct evq_sender *sender, const struct evq_p
 /*
  * Call it after the files were pinned. EVQ_OK: the files have not changed since
  * evq_overwrite_look(), and nobody submitted the path for another step. So the pinned files are
- * the step's own. EVQ_E_CHANGED: they may not be; err says why.
+ * those of the step. EVQ_E_CHANGED: they may be another step's; err says why.
  */
 enum evq_status evq_overwrite_recheck(struct evq_sender *sender, const struct evq_pending *item,
                                       const struct evq_place *place, const struct evq_files *files,

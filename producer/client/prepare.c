@@ -61,7 +61,7 @@ static void pin_drop(const struct evq_pin *pin, const char *const *jobs, size_t 
         (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` removes the rest.
     }
     for (size_t at = 0; pin->found && at < job_count; at++) {
-        (void)!evq_pin_note_refused(pin->directory, jobs[at], NULL); // Likewise.
+        (void)!evq_pin_note_refused(pin->directory, jobs[at], NULL); // `evalq gc` removes it.
     }
 }
 

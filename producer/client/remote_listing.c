@@ -33,7 +33,7 @@ enum evq_status evq_remote_listing_take(struct evq_sender *sender, const struct 
     enum evq_status status = EVQ_OK;
 
     if (sender->listed != NULL && sender->listed != item) {
-        return EVQ_E_TIMEOUT; // The helper works on another one.
+        return EVQ_E_TIMEOUT; // The helper is making another listing.
     }
     if (sender->listed == NULL) {
         status = listing_begin(sender, item, place, err);
@@ -46,7 +46,7 @@ enum evq_status evq_remote_listing_take(struct evq_sender *sender, const struct 
     }
     sender->listed = NULL;
     const bool failed = status == EVQ_E_RETRY || status == EVQ_E_TIMEOUT;
-    // The helper needs memory, so it does not stay if there is nothing to list.
+    // The helper needs memory, so it ends if there is nothing to list.
     if (failed || status == EVQ_E_INCOMPLETE || item->next == NULL) {
         evq_remote_close(sender->remote);
         sender->remote = NULL;

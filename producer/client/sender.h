@@ -145,8 +145,8 @@ struct evq_sender {
     struct evq_pin_releaser releaser;
     struct evq_snapshot_server *snapshots; // NULL: no snapshot was submitted yet.
     struct evq_remote *remote;             // The helper for remote stores; NULL: it does not run.
-    const struct evq_pending *listed;      // Whose listing the helper makes; NULL: none.
-    int64_t listed_ms;                     // When it must be there, monotonic.
+    const struct evq_pending *listed;      // The item that the helper lists; NULL: none.
+    int64_t listed_ms;                     // The deadline of this listing, monotonic.
     char snapshot_host[EVQ_SNAPSHOT_HOST_BYTES_MAX + 1];
     struct evq_seen_path paths[EVQ_SENDER_PATHS_MAX];
     size_t path_count;

@@ -35,7 +35,7 @@ enum evq_warning {
 };
 
 struct evq_warner {
-    int fd;             // -1: silent. Owned, unless it is standard error.
+    int fd;             // -1: no warnings. Owned, unless it is standard error.
     atomic_uint warned; // One bit for each condition that was written.
 };
 

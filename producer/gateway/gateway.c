@@ -51,7 +51,7 @@ static uint32_t connections_allowed(void)
         return 256;
     }
     limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); // The line below reads what became of it.
+    (void)setrlimit(RLIMIT_NOFILE, &limit); // The next line reads the limit that is in force.
     (void)getrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_cur > CONNECTIONS_MAX + DESCRIPTORS_REST) {
         return CONNECTIONS_MAX;

@@ -9,8 +9,8 @@
 
 struct evq_options { // Strings are argv's.
     struct evq_config_source source;
-    const char *listen; // NULL: the configuration's.
-    const char *tokens; // NULL: the configuration's.
+    const char *listen; // NULL: the address in the configuration counts.
+    const char *tokens; // NULL: the file in the configuration counts.
     bool lmms_open;
     uint32_t threads;
     int64_t patience_ms; // How long a client may take to send a request.

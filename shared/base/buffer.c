@@ -197,8 +197,8 @@ static bool json_plain(uint8_t byte)
     return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
 }
 
-/* Whether none of eight bytes needs an escape. Only a byte that needs one can cause a borrow or carry
- * into the next byte, so such an error never turns "no" into "yes". */
+/* Whether none of eight bytes needs an escape. Only a byte that needs one causes a borrow or carry
+ * into the next byte, so that wrong bit does not change the answer. */
 static bool json_plain_8(const uint8_t *from)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);

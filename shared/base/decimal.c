@@ -9,7 +9,7 @@
 
 #define DIGITS    17
 #define LARGEST   UINT64_C(100000000000000000) // 10^17: one digit too many.
-#define FAST_MIN  1e-36                        // It needs a factor of 10^53, which is at most 10^27 * 10^27.
+#define FAST_MIN  1e-36                        // Its factor 10^53 is at most 10^27 * 10^27.
 #define FAST_MAX  1e15
 #define POWER_MAX 27
 

@@ -6,8 +6,8 @@
 
 #include "shared/queue/result.h"
 
-/* Does what evq_buffer_text() does, but inline. Each item has many texts, and most are constants whose
- * length the compiler knows. */
+/* Does what evq_buffer_text() does, but inline. Each item has many texts, and most are constants
+ * whose length the compiler knows. */
 static inline void put_constant(struct evq_buffer *out, const char *text)
 {
     const size_t bytes = strlen(text);

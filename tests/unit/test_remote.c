@@ -316,7 +316,7 @@ static void cache_removes_what_was_used_least_recently_and_is_free(void **state)
     assert_false(is_there(folder, "cache/" B));
     assert_false(is_there(folder, "cache/" B ".lock"));
     assert_status(evq_checkpoint_cache_reserve(&cache, C, fd, 61, &err), EVQ_E_FULL);
-    assert_holds(err.message, "are in use by other jobs");
+    assert_holds(err.message, "other jobs use 40 of its 100 bytes");
     assert_false(evq_checkpoint_cache_shrink(&cache, C));
     assert_int_equal(close(a), 0);
     assert_true(evq_checkpoint_cache_shrink(&cache, C));

@@ -327,7 +327,8 @@ static bool natives_served(const struct evq_config *config)
     return false;
 }
 
-/* Returns the word in the worker's status that says whether the slot's persistent evaluators started
+/* Returns the word in the worker's status that says whether the slot's persistent evaluators
+ * started
  * (`evaluators` in docs/protocol.md). */
 static const char *evaluators_state(enum evq_status start)
 {

@@ -26,8 +26,8 @@ struct evq_child_job {
 /*
  * Reads the job from a note. Fetches weights that are in another machine's memory, or a checkpoint
  * of a remote root, and reports the progress. The texts belong to the note, which must outlive the
- * job. EVQ_E_RETRY, EVQ_E_INCOMPLETE: the set-up of this machine is at fault. Other errors are those
- * of evq_remote_fetch_open(). Call evq_child_job_close() whatever the result.
+ * job. EVQ_E_RETRY, EVQ_E_INCOMPLETE: the set-up of this machine is at fault. Other errors are
+ * those of evq_remote_fetch_open(). Call evq_child_job_close() whatever the result.
  */
 enum evq_status evq_child_job_open(const struct evq_config *config, const struct evq_note *note,
                                    const struct evq_eval_report *report, struct evq_child_job *work,

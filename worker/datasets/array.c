@@ -1,5 +1,5 @@
-/* Functions that the readers of IDX and NumPy files share: they open the file, check and allocate the
- * array, and read one of its integers. */
+/* Functions that the readers of IDX and NumPy files share: they open the file, check and allocate
+ * the array, and read one of its integers. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

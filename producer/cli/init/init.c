@@ -15,7 +15,7 @@
 #define SUITE       "eval"
 #define SCRIPTS_MAX 16
 
-enum { VARIANT_TRAINER, VARIANT_LIGHTNING }; // Places in variants[].
+enum { VARIANT_TRAINER, VARIANT_LIGHTNING }; // Indices of variants[].
 
 struct variant {
     const char *option; // Its value says what to evaluate with.
@@ -208,8 +208,8 @@ static enum evq_status choose(struct evq_cli *cli, const struct variant **ret_va
 
 /*
  * Without an option, chooses the variant of the Python file that trains with Transformers or
- * Lightning, and its function for ret_value. No such file: changes nothing. Several files, none or
- * more than one of them with the function: EVQ_E_INVALID.
+ * Lightning, and writes "MODULE:FUNCTION" to ret_value. If there is no such file, changes nothing.
+ * EVQ_E_INVALID: there are several such files, and not exactly one of them has the function.
  */
 static enum evq_status choose_script(struct evq_cli *cli, struct evq_python_script *ret_script,
                                      const struct variant **ret_variant, char ret_value[256],
@@ -235,7 +235,7 @@ static enum evq_status choose_script(struct evq_cli *cli, struct evq_python_scri
     return EVQ_OK;
 }
 
-/* Says what was seen in the script, and what to type if its function is missing. */
+/* Tells the user which script was found, and which function to add if it is missing. */
 static void say_script(const struct evq_cli *cli, const struct evq_python_script *script)
 {
     const char *function = evq_python_script_function(script);
@@ -249,8 +249,9 @@ static void say_script(const struct evq_cli *cli, const struct evq_python_script
         return;
     }
     evq_cli_say(cli,
-                "evalq: '%s.py' does not have this function yet: add it, and start the training "
-                "only below the last line:\n\n    def %s():\n        return %s\n\n    if "
+                "evalq: '%s.py' does not have this function yet: add it, and put the code that "
+                "starts the training below the last of these lines:\n\n    def %s():\n        "
+                "return %s\n\n    if "
                 "__name__ == \"__main__\":\n",
                 script->module, function,
                 script->is_lightning
@@ -280,7 +281,7 @@ static void say_next(const struct evq_cli *cli, const struct variant *variant,
     for (size_t i = 0; variant->add[i] != NULL; i++) {
         evq_cli_say(cli, "    %s", variant->add[i]);
     }
-    evq_cli_say(cli, "\nevalq: and start it so:\n\n    evalq up -- python %s.py\n",
+    evq_cli_say(cli, "\nevalq: then start the training:\n\n    evalq up -- python %s.py\n",
                 script[0] != '\0' ? script : "train");
 }
 

@@ -3,8 +3,8 @@
  * `evalq init` without an option. One thread.
  *
  * A file counts if a line of it begins with `import` or `from` and names transformers, trl,
- * lightning or pytorch_lightning, and if it calls `Trainer(` or a class whose name ends so. With
- * Lightning, the suite's function is make_validation(), otherwise make_trainer().
+ * lightning or pytorch_lightning, and if it calls `Trainer(` or a class whose name ends in
+ * "Trainer". With Lightning, the suite's function is make_validation(), otherwise make_trainer().
  */
 #ifndef EVQ_PRODUCER_CLI_INIT_PYTHON_SCRIPT_H
 #define EVQ_PRODUCER_CLI_INIT_PYTHON_SCRIPT_H

@@ -35,7 +35,7 @@ struct seen { // One metric of one run.
 
 struct comparison {
     struct evq_cli *cli;
-    size_t run; // The run that is read now.
+    size_t run; // The index of the run that is being read.
     const char *filter;
     struct seen *all;
     size_t count;

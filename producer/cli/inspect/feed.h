@@ -14,9 +14,9 @@ struct evq_feed *evq_feed_new(struct evq_queue *queue, const char *run);
 void evq_feed_free(struct evq_feed *feed); // Accepts NULL.
 
 /*
- * Calls on_result with every result since the last poll. on_result NULL: skips old results; later
- * counts leave out the jobs that ended before, and the runs in which nothing changes afterwards.
- * This is the baseline.
+ * Calls on_result with every result since the last poll. With on_result NULL, skips all results so
+ * far and sets the baseline: evq_feed_counts() then leaves out the jobs that ended before it, and
+ * the runs that have not changed since.
  */
 enum evq_status evq_feed_poll(struct evq_feed *feed, evq_result_fn on_result, void *context,
                               struct evq_error *err) EVQ_CHECK_RESULT;

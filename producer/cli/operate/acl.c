@@ -272,7 +272,7 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
                  role->name, hash[0] != '\0' ? "on" : "off", hash, hash[0] != '\0' ? " " : "",
                  role->keys, queue);
     for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
-        // If no server answers, the file is for Redis 7.0, which lacks only this command (7.2).
+        // If no server answers, leave out the only command that Redis 7.0 lacks; 7.2 has it.
         bool known = strcmp(list.words[i], "client|setinfo") != 0;
         if (!offline) {
             status = known_to_server(cli, list.words[i], &known, err);
@@ -291,7 +291,7 @@ enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char 
     bool known = false;
     enum evq_status status = offline ? EVQ_OK : known_to_server(cli, "ping", &known, err);
     if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
-        // The server may need this file to start.
+        // The server may need this file to start, so write it anyway.
         evq_cli_say(cli, "evalq: no server to ask: written for Redis 7.0 and newer");
         offline = true;
         status = EVQ_OK;

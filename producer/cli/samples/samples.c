@@ -116,7 +116,7 @@ static enum evq_status print_samples(struct evq_cli *cli, const struct evq_sampl
     }
     if (begun) {
         (void)fputs(shown > 0 ? "\n]}\n" : "]}\n",
-                    stdout); // After an error, too, the list is valid JSON.
+                    stdout); // The list is valid JSON even after an error.
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "%" PRId64 " of %" PRId64 "%s items of %s", shown, items,
                     end ? "" : " or more", file->task);

@@ -83,8 +83,8 @@ static enum evq_status markers_check(const struct evq_ready *ready, int root_fd,
     return status;
 }
 
-/* Whether the stamp of a checkpoint's files has been the same for EVQ_READY_MS. comparable: the
- * stamp says something. */
+/* Returns EVQ_OK if the stamp of a checkpoint's files has been the same for EVQ_READY_MS.
+ * comparable: false if the files could not be listed, so the stamp means nothing. */
 static enum evq_status stamp_check(struct evq_ready *ready, const char *path, uint64_t stamp,
                                    bool comparable, struct evq_error *err)
 {
@@ -110,7 +110,7 @@ static enum evq_status stamp_check(struct evq_ready *ready, const char *path, ui
                          path, EVQ_READY_MS / 1000);
 }
 
-/* Rule 3. */
+/* Applies rule 3. */
 static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const char *path,
                                    struct evq_error *err)
 {
@@ -121,7 +121,7 @@ static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const c
         return status;
     }
     if (status != EVQ_OK && status != EVQ_E_CHANGED) {
-        return EVQ_OK; // The submit says what is wrong with it.
+        return EVQ_OK; // The submit will report what is wrong with it.
     }
     const uint64_t stamp = evq_file_list_hash(&inventory);
     const bool comparable = status == EVQ_OK && inventory.count > 0;

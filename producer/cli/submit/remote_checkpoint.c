@@ -10,15 +10,16 @@
 
 #define KEY_BYTES (EVQ_JOB_NAME_BYTES_MAX + 1 + PATH_MAX)
 
-/* Starts the helper unless it runs. */
+/* Starts the helper, unless it runs already. */
 static enum evq_status helper_have(struct evq_cli *cli, struct evq_error *err)
 {
     return cli->remote != NULL ? EVQ_OK
                                : evq_remote_open(cli->config->worker.python, &cli->remote, err);
 }
 
-/* Makes the status of a helper one that says who is at fault: a set-up that lacks something is not
- * an incomplete checkpoint. A helper that has failed is started again by the next call. */
+/* Turns errors of the store, the helper or this machine's set-up into EVQ_E_IO, because for callers
+ * EVQ_E_INCOMPLETE means an incomplete checkpoint. Ends the helper; the next call starts a new one.
+ */
 static enum evq_status status_map(struct evq_cli *cli, enum evq_status status,
                                   struct evq_error *err)
 {
@@ -60,7 +61,8 @@ enum evq_status evq_remote_checkpoint_inspect(struct evq_cli *cli, const struct 
     return status;
 }
 
-/* Takes one entry of a scan. The fingerprint stands for the time of the last change. */
+/* Adds one entry of a scan to the list. A store gives no time of the last change, so the
+ * fingerprint takes its place. */
 static enum evq_status entry_take(const struct evq_remote_line *line, const char *pattern,
                                   struct evq_checkpoint_listing_list *list, struct evq_error *err)
 {

@@ -11,9 +11,10 @@
 #include "shared/remote/remote.h"
 
 /*
- * Lists the checkpoint `path` beneath root, whose whole address is given. ready, which can be NULL,
- * decides whether it is complete. EVQ_E_GONE, EVQ_E_INCOMPLETE: the checkpoint. EVQ_E_IO: the
- * store, the helper or this machine's set-up. EVQ_E_INVALID, EVQ_E_NOMEM.
+ * Lists the checkpoint `path` beneath root; address is its whole address. ready, which can be NULL,
+ * decides whether the checkpoint is complete. EVQ_E_GONE: the checkpoint does not exist.
+ * EVQ_E_INCOMPLETE: it is not complete. EVQ_E_IO: the store, the helper or this machine's set-up
+ * failed. EVQ_E_INVALID, EVQ_E_NOMEM.
  */
 enum evq_status evq_remote_checkpoint_inspect(struct evq_cli *cli, const struct evq_root *root,
                                               const char *path, const char *address,
@@ -22,7 +23,8 @@ enum evq_status evq_remote_checkpoint_inspect(struct evq_cli *cli, const struct 
                                               struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Finds the checkpoints directly below an address, as evq_checkpoint_listing_read() does for a
- * directory. EVQ_E_NOT_FOUND: no root contains the address; else as above. */
+ * directory. EVQ_E_NOT_FOUND: no root contains the address. Other errors are those of
+ * evq_remote_checkpoint_inspect(). */
 enum evq_status evq_remote_checkpoint_scan(struct evq_cli *cli, const char *address,
                                            const char *pattern,
                                            struct evq_checkpoint_listing_list *ret_list,

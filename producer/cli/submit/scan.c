@@ -17,8 +17,8 @@
 #include "shared/remote/address.h"
 
 #define WATCH_PAUSE_US  1000000
-#define WATCH_REMOTE_US 10000000 // The same for a remote store,
-#define WATCH_READY_US  2050000  // and while a checkpoint there must stay unchanged.
+#define WATCH_REMOTE_US 10000000 // The pause between passes over a remote store.
+#define WATCH_READY_US  2050000  // The same while a checkpoint there must stay unchanged.
 #define LEFTOVERS_MS    10000    // Time to send what dead processes left, for all runs.
 #define CLOCK_MS        50       // usleep() and the monotonic clock may differ by this.
 #define INSIDE_LOOKS    64       // Directories that a pass looks into though they are settled.
@@ -39,8 +39,8 @@ enum pass {
 struct scan {
     struct evq_cli *cli;
     struct evq_submission submission;
-    const char *directory; // Or an address.
-    bool is_remote;        // It is an address.
+    const char *directory; // A directory or an address.
+    bool is_remote;        // directory is an address.
     struct evq_ready ready;
     struct settled *settled;
     size_t settled_count;
@@ -259,7 +259,7 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
 {
     for (;;) {
         unread_tell(scan);
-        // A listing of a store costs more than one of a directory.
+        // Listing a store costs more than listing a directory.
         const bool is_slow = scan->is_remote && scan->ready.waiting == 0;
         (void)usleep(is_slow ? WATCH_REMOTE_US : scan->is_remote ? WATCH_READY_US : WATCH_PAUSE_US);
         enum evq_status status = scan_pass(scan, PASS_LATER, err);

@@ -241,7 +241,7 @@ static enum evq_status fill_job(struct evq_job *job, const struct evq_submission
     return evq_needs_parse(s->needs, job->arena, &job->needs, err);
 }
 
-/* Says once that a store keeps no copy for us. */
+/* Tells the user once that remote checkpoints cannot be pinned. */
 static void pin_refuse(struct evq_cli *cli)
 {
     if (!cli->pin_told) {

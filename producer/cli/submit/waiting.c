@@ -18,7 +18,7 @@ struct waited {
     enum evq_job_state state;
     char cause[EVQ_VIEW_CAUSE_BYTES]; // Why it ended so, escaped.
     bool ended;
-    char blocked[256]; // Why the job waits, if not only for its turn; "": it does not.
+    char blocked[256]; // Why the job waits; "": only for its turn, or not at all.
 };
 
 /* Says once why a job cannot run, and again if the reason changes. */

@@ -96,7 +96,7 @@ static bool has_persistent(const struct evq_config *config)
 }
 
 struct failed_start {      // A persistent evaluator of a slot that did not start.
-    char note[NOTE_BYTES]; // Why; "": none failed.
+    char note[NOTE_BYTES]; // The reason; "": no evaluator failed.
     bool is_final;         // Its jobs will fail. Otherwise the first job tries again.
 };
 

@@ -148,7 +148,7 @@ static void say_dead(const struct evq_cli *cli)
 
     if (evq_queue_runs(cli->queue, "", &text, NULL) != EVQ_OK ||
         evq_json_take(text, &page, NULL) != EVQ_OK) {
-        return; // Whatever is wrong, the next call to Redis reports it.
+        return; // If Redis failed, the next call reports the error.
     }
     json_array_foreach(json_object_get(page, "runs"), index, row)
     {

@@ -107,7 +107,7 @@ enum evq_pin_job {
     EVQ_PIN_JOB_LOST,   // The queue lost its data, so the job must be sent again.
     EVQ_PIN_JOB_UNKNOWN // Its state cannot be read now.
 };
-/* Returns the state of a job. epoch: the one that evq_pin_note_sent() recorded. */
+/* Returns the state of a job. epoch: the epoch that evq_pin_note_sent() recorded. */
 typedef enum evq_pin_job (*evq_pin_job_fn)(void *context, const char *queue, const char *job,
                                            const char *epoch);
 

@@ -22,7 +22,7 @@ enum evq_status evq_pin_release(const char *directory, struct evq_error *err)
     const char *name = strrchr(directory, '/');
 
     if (name == NULL) {
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is no pin's directory", directory);
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not the directory of a pin", directory);
     }
     (void)snprintf(parent, sizeof(parent), "%.*s", (int)(name - directory), directory);
     int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -43,7 +43,8 @@ enum evq_status evq_pin_release(const char *directory, struct evq_error *err)
     return status;
 }
 
-/* Whether a job needs the pin. waited: the time is up for jobs that were never sent or are lost. */
+/* Whether a job needs the pin. waited: jobs that were never sent, or that are lost, have
+ * had enough time. */
 static bool job_needs(const struct evq_pin_record *record, const struct evq_pin_record_job *job,
                       bool waited, evq_pin_job_fn job_state, void *context)
 {
@@ -124,7 +125,7 @@ static void half_remove(int pins_fd, const char *name)
 
     if (fstatat(pins_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
         info.st_mtim.tv_sec < evq_clock_unix_ms() / 1000 - HALF_KEPT_S) {
-        (void)!evq_tree_remove(pins_fd, name, NULL); // Tried again at the next gc.
+        (void)!evq_tree_remove(pins_fd, name, NULL); // If this fails, the next gc tries again.
     }
 }
 
@@ -207,7 +208,7 @@ void evq_pin_tidy(const char *output_dir)
     char path[PATH_MAX];
 
     (void)snprintf(path, sizeof(path), "%s/" EVQ_PINS_PATH, output_dir);
-    if (rmdir(path) == 0) { // Fails if it is not empty, as it should.
+    if (rmdir(path) == 0) { // It fails, as it should, if the directory is not empty.
         (void)snprintf(path, sizeof(path), "%s/.evalq", output_dir);
         (void)rmdir(path);
     }

@@ -26,8 +26,8 @@ struct evq_pin_record {     // Its strings are in text.
     size_t job_count;
 };
 
-/* Reads the record. The caller frees ret_record->text. EVQ_E_NOT_FOUND: there is no pin, or one of
- * another version. */
+/* Reads the record. The caller frees ret_record->text. EVQ_E_NOT_FOUND: there is no pin, or another
+ * version of evalq wrote it. */
 enum evq_status evq_pin_record_read(const char *directory,
                                     struct evq_pin_record *ret_record) EVQ_CHECK_RESULT;
 

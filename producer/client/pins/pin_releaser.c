@@ -95,10 +95,11 @@ void evq_pin_releaser_record(const char *directory, const struct evq_job *job,
 
     evq_job_id(job, id);
     if (sent == NULL || sent->state >= EVQ_JOB_DONE) {
-        (void)!evq_pin_note_refused(directory, id, NULL); // The header says what a failure means.
+        (void)!evq_pin_note_refused(directory, id,
+                                    NULL); // pin_releaser.h says what happens if this fails.
     } else {
         message_keep(directory, job, sent->id);
-        (void)!evq_pin_note_sent(directory, id, sent->id, epoch, NULL); // As above.
+        (void)!evq_pin_note_sent(directory, id, sent->id, epoch, NULL); // The same.
     }
 }
 

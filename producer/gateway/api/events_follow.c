@@ -141,7 +141,7 @@ static enum evq_status prime(struct follow *f, struct evq_error *err)
             evq_reply_free(reply);
             return status;
         }
-        // This comes last, so that whoever waits for it finds all events.
+        // This comes last, so that a thread that waits for it finds all events.
         evq_events_floor(f->follower->events, floor);
     }
     if (anew) {
@@ -199,8 +199,8 @@ static void restore_one(void *context, const struct evq_result *result)
     evq_metrics_registry_take(context, result, true);
 }
 
-/* Reads the results that Redis keeps of the newest runs. The stream does not hold a result any more
- * when all sinks have it, but Prometheus needs its metric also after a restart of the gateway. */
+/* Reads the results of the newest runs, which Redis keeps. A result leaves the stream when all
+ * sinks have it, but after a restart of the gateway, Prometheus still needs its metric. */
 static enum evq_status restore_metrics(struct follow *f, struct evq_error *err)
 {
     char *text = NULL;

@@ -53,7 +53,7 @@ struct evq_http_request {
     char peer[EVQ_HTTP_PEER_BYTES]; // Numeric address of the client or of its proxy.
     char user[33];                  // The name of the token. "": none was needed.
     unsigned rights;                // Bits of enum evq_http_right.
-    int64_t started_ms;             // When its head arrived, monotonic.
+    int64_t started_ms;             // When the request's header arrived, monotonic.
     void *memory; // Kept for the handler between its calls (again_ms). NULL at first, freed at the
                   // end.
     struct evq_arena *arena; // For allocations of the handler. Freed with the request.

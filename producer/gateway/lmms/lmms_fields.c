@@ -59,7 +59,7 @@ static void refuse(struct evq_lmms_fields *fields, json_t *fault)
     }
 }
 
-struct word { // The error for a value of the wrong kind.
+struct word { // The texts of the error for a value of the wrong kind.
     const char *type;
     const char *message;
 };

@@ -19,8 +19,9 @@ struct evq_metrics_registry *evq_metrics_registry_new(void);           // NULL: 
 void evq_metrics_registry_free(struct evq_metrics_registry *registry); // Accepts NULL.
 
 /*
- * Takes the result of a task or the end of a job. Pass each entry of the stream once. before: it is
- * older than this gateway, so it is not counted and replaces no series. It may be passed again.
+ * Takes the result of a task or the end of a job. Pass each entry of the stream once. before: the
+ * entry is older than this gateway, so it is not counted and replaces no series. Such an entry may
+ * be passed again.
  */
 void evq_metrics_registry_take(struct evq_metrics_registry *registry,
                                const struct evq_result *result, bool before);

@@ -6,8 +6,8 @@ import { AXES, logTicks, range, scale, short, ticks } from "/page/scale.js";
 
 const WIDTH = 420, HEIGHT = 210, LEFT = 48, RIGHT = 10, TOP = 8, BOTTOM = 26;
 const PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM;
-const POINTS_MARKED = 150; // Of more points in view, only those that differ from the best are marked,
-const MARK_SPACE = 7; // and of those only one within so many units, so that marks do not overlap.
+const POINTS_MARKED = 150; // If more points are in view, only those that differ from the best are marked,
+const MARK_SPACE = 7; // and marks closer than this to the one before are left out, so that they do not overlap.
 const NEAR = 30, DRAG = 6; // Units of the chart.
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -12,7 +12,7 @@ let place = null, list = null, loads = 0;
 const signed = (value) => `${value > 0 ? "+" : ""}${short(value)}`;
 const pText = (p) => (p < 1e-4 ? p.toExponential(1) : String(Number(p.toPrecision(3))));
 
-/** Whether B is better or worse by this row, and the class that colours the text. */
+/** Returns whether B is better or worse in this row, and the CSS class for the text. */
 function verdict(row) {
   if (row.p_corrected >= SIGNIFICANT) return { text: "no significant difference", className: "" };
   const better = (row.difference > 0) === row.higher_is_better;

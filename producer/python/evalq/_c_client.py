@@ -21,7 +21,7 @@ _JOB_BYTES = 256
 # These options may have any bytes; the caller has checked that they are paths.
 _PATHS = ("config", "ring_directory", "log_path")
 _CALL_MS_MAX = 2**31 - 1
-_CLOSE_SECONDS = 2.0  # close() waits at most so long for the calls of other threads.
+_CLOSE_SECONDS = 2.0  # The longest time that close() waits for the calls of other threads.
 
 Suites = Union[str, Sequence[str]]
 Needs = Union[str, Mapping[str, Any]]
@@ -121,8 +121,8 @@ class Handle:
         self.calls = _library.load()
         self.pid = os.getpid()
         self._pointer = ctypes.c_void_p()
-        # Lists, because their methods are atomic. A lock could be held in a forked child, or by the
-        # thread that a signal handler interrupts.
+        # These are lists, because their methods are atomic. A lock could still be held in a forked
+        # child, or by the thread that a signal handler interrupts.
         self._users: List[None] = []  # One entry for each call that has not returned.
         self._closing: List[ctypes.c_void_p] = []  # The client after close(), while it has users.
         values = _library.Options()

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-_REPORT_SECONDS = 0.2  # The worker hears of progress at most so often.
+_REPORT_SECONDS = 0.2  # The shortest time between two reports of progress to the worker.
 
 
 class EvalRetry(Exception):
@@ -44,8 +44,8 @@ class Task(str):
 
 @dataclass
 class Checkpoint:
-    """The checkpoint that the function evaluates. What takes a path takes it too, such as open()
-    and torch.load()."""
+    """The checkpoint that the function evaluates. Functions that take a path accept this object too,
+    such as open() and torch.load()."""
 
     path: str  #: A file or directory. If the suite has a `prepare`, this is its output.
     step: int
@@ -87,13 +87,13 @@ class Checkpoint:
     def load(self, framework: Optional[str] = None) -> Dict[str, Any]:
         """Returns the weights as a dictionary of name to tensor, on the CPU.
 
-        framework  "torch" or "numpy". Default: torch if it is installed. Without this argument, the
-                   weights are loaded once for all tasks of the job.
+        framework  "torch" or "numpy". Default: torch if it is installed, otherwise numpy. Without
+                   this argument, the weights are loaded once for all tasks of the job.
 
         Reads safetensors and the files of torch.save(), DCP and DeepSpeed. No code in the file
-        runs. It looks for a state dict under keys such as "state_dict" and "model", and for another
-        variant than "regular" under that variant's keys. The prefixes "module." and "_orig_mod."
-        are removed if all names have them.
+        runs. It looks for a state dict under keys such as "state_dict" and "model". For a variant
+        other than "regular", it looks under that variant's keys. The prefixes "module." and
+        "_orig_mod." are removed if all names have them.
 
         Raises ValueError if there are no such weights, for example no EMA weights; ImportError if
         the framework is missing; OSError if a file cannot be read.
@@ -125,7 +125,7 @@ class Report:
         self._cancelled = cancelled
         self._sent_at = 0.0
         self.note = ""  #: Set it to a sentence about the metrics; the result keeps it.
-        #: Append what each item got: {"id": ..., "scores": {"acc": 1}, "output": ..., "target":
+        #: Append a dict for each item: {"id": ..., "scores": {"acc": 1}, "output": ..., "target":
         #: ...}. A suite with `samples: true` keeps them; docs/samples.md lists the fields.
         self.samples: List[Mapping[str, Any]] = []
         self.keeps_samples = keeps_samples  #: Whether the suite has `samples: true`.

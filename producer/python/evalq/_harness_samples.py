@@ -17,7 +17,7 @@ FILE = "samples.jsonl"
 _LINE_BYTES_MAX = 8 << 20
 _NAME_LETTERS = 64
 _DIGITS = 16
-# The fields of a line of lmms-eval that are no scores.
+# The fields of a line of lmms-eval that are not scores.
 _LMMS_FIELDS = {"doc_id", "doc", "target", "arguments", "input", "resps", "filtered_resps",
                 "token_counts", "doc_hash", "input_media"}  # fmt: skip
 _INSPECT_WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0,
@@ -27,8 +27,8 @@ INSPECT_MEANS = ("accuracy", "mean")
 
 
 def kept(make: Callable[[], Iterable[Mapping[str, Any]]]) -> Tuple[List[Mapping[str, Any]], str]:
-    """Returns the samples of make(), and "" or why there are none. An error of make() must not lose
-    the metrics."""
+    """Returns the samples of make(), and "". If make() fails, returns no samples and the reason, so
+    that the metrics are not lost."""
     try:
         return list(make()), ""
     except Exception as error:
@@ -197,7 +197,7 @@ def text(value: Any) -> Optional[str]:
 
 
 def _cluster(line: Mapping[str, Any], field: str) -> Dict[str, Optional[str]]:
-    """The cluster of a sample, which is the value of this field of its doc; "": it has none."""
+    """Returns the cluster of a sample: the value of this field of its doc. field "": no cluster."""
     if not field:
         return {}
     if line["doc"].get(field) is None:

@@ -20,7 +20,7 @@ log = logging.getLogger("evalq")
 
 
 class EvalqArgs(BaseModel):  # type: ignore[misc,unused-ignore]
-    """What Axolotl accepts in its YAML beside its own keys."""
+    """The keys that Axolotl accepts in its YAML in addition to its own."""
 
     evalq: Optional[Dict[str, Any]] = None
 
@@ -29,11 +29,12 @@ class EvalqPlugin(BasePlugin):  # type: ignore[misc,unused-ignore]
     """Gives EvalqCallback to the Trainer that Axolotl makes."""
 
     def get_input_args(self) -> str:
-        """Where Axolotl finds EvalqArgs."""
+        """Returns the name by which Axolotl imports EvalqArgs."""
         return f"{__name__}.EvalqArgs"
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> List[Any]:
-        """The callbacks for the Trainer. A wrong option turns evalq off and is logged."""
+        """Returns the callbacks for the Trainer. If an option is wrong, evalq is off, with a
+        warning."""
         try:
             return [EvalqCallback(**dict(cfg.evalq or {}))]
         except TypeError as error:

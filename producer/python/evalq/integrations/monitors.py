@@ -72,8 +72,8 @@ class Monitors:
         return bool(self._checkpoints or self._stoppers or self._schedulers)
 
     def state(self) -> Dict[str, Any]:
-        """The state that a checkpoint stores: the files without a metric. Lightning calls it while
-        it saves, and the new file is not among them."""
+        """The state that a checkpoint stores: the files without a metric. Lightning calls this while
+        it saves, so the new file is not among them yet."""
         for checkpoint in self._checkpoints:
             self._note_new_files(checkpoint)
         return {key: dict(steps) for key, steps in self._unjudged.items()}

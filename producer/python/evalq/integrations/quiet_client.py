@@ -17,7 +17,7 @@ from ..result import Result
 
 log = logging.getLogger("evalq")
 
-_ASK_SECONDS = 1.0  # So long ended_since() asks the queue.
+_ASK_SECONDS = 1.0  # The time limit for ended_since() to ask the queue.
 
 
 def default_run(output_dir: str) -> str:

@@ -31,7 +31,7 @@ class Settings:
     options: Dict[str, Any] = field(default_factory=dict)
     custom: Dict[str, Any] = field(default_factory=dict)
     start_seconds: float = 900.0
-    #: A server that has requests and makes no token for so long counts as hung.
+    #: A server that has requests but makes no token for this time counts as hung.
     hang_seconds: float = 300.0
 
     @classmethod

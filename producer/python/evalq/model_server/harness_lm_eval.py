@@ -25,7 +25,7 @@ class Runner(Base):
         super().__init__(harness)
         self._lm_eval: Any = None
         self._tasks: Any = None
-        self._lms: Dict[bool, Any] = {}  # The key says whether the model asks the chat endpoint.
+        self._lms: Dict[bool, Any] = {}  # The key: whether the model asks the chat endpoint.
         self._tokenizer = ""  # Digest of the tokenizer's files that the models have.
 
     def prepare(self) -> None:

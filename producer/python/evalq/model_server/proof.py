@@ -42,7 +42,7 @@ class Measured:
 
     ids: List[int]  #: The tokens of the canary.
     values: List[float]  #: Log-probabilities of all tokens except the first.
-    fresh: float  #: That of the likeliest next token, computed from the whole prompt.
+    fresh: float  #: Log-probability of the likeliest next token, computed without the cache.
     cached: float  #: The same, computed with the prefix cache.
     digest: str = ""  #: The digest of the weights.
 

@@ -28,7 +28,7 @@ class Progress:
     def __init__(self) -> None:
         self.done = 0
         self.total = -1
-        #: Generated tokens by the usage in the answers. Used only if the server has no counters.
+        #: Generated tokens, as the answers count them. Used only if the server has no counters.
         self.tokens = 0
 
     def __call__(self, done: int, total: int = -1, tokens: int = 0) -> None:

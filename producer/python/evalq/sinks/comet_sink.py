@@ -1,7 +1,7 @@
 """evalq-comet forwards results to Comet with its SDK. See sdk_sink.py.
 
 Offline, a number counts as stored when the SDK's message file contains it. The SDK makes an archive
-of that file when the experiment ends. If the process is killed first, the next one does that.
+of that file when the experiment ends. If the process is killed first, the next process makes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _row(line: bytes) -> Row:
 
 
 def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the lines that are complete, and leaves the file behind the last of them."""
+    """Yields the complete lines. The file position is then at the end of the last of them."""
     while True:
         start = file.tell()
         line = file.readline()
@@ -40,7 +40,7 @@ def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _archive_left_experiments(settings: Dict[str, Any]) -> None:
-    """Makes archives of the experiments of a process that was killed."""
+    """Makes archives of the experiments that a killed process left, and removes broken archives."""
     from comet_ml import offline_utils
 
     directory = settings["directory"]
@@ -111,7 +111,7 @@ class CometRun(Run):
             log_git_patch=False,
             display_summary_level=0,
         )
-        # The SDK's own directory is one that the next process finds and knows the key of.
+        # The SDK makes its own directory here, where the next process finds it and its key.
         parent = os.path.join(self.settings["directory"], "open", self._key)
         os.makedirs(parent, exist_ok=True)
         tempfile.tempdir = parent
@@ -129,8 +129,8 @@ class CometRun(Run):
         if not self._online:
             path = self._experiment.tmpdir
             self._messages = open(os.path.join(path, MESSAGES), "rb")
-            # The archive has one name, whether the SDK makes it or the next process. The empty one
-            # that the SDK has made already goes away.
+            # The archive gets the same name whether the SDK or the next process makes it. The SDK
+            # has made an empty archive under another name, which is removed.
             suffix = self._experiment.offline_archive_name_suffix
             os.unlink(os.path.join(self.settings["directory"], f"{self._key}-{suffix}.zip"))
             self._experiment.offline_archive_name_suffix = os.path.basename(path)

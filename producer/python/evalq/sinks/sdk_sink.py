@@ -1,13 +1,14 @@
-"""This is the loop that the helper programs of the trackers share. evalq-wandb, evalq-trackio and
-so on forward results with a tracker's own SDK. evalq-logger starts them.
+"""The code that the helper programs of the trackers share. evalq-logger starts one of them, such as
+evalq-wandb, for each such sink. It forwards results with the tracker's own SDK.
 
-Standard input has lines of JSON: first {"open": settings}, then {"keys", "result"} for each result,
-and {"flush": N}. "keys" maps the name of each metric to the name of its curve.
+Standard input has lines of JSON. The first is {"open": settings}. Then each result is a line
+{"keys", "result"}, and a line {"flush": N} follows some results. "keys" maps the name of each metric
+to the name of its curve.
 
 Standard output answers each flush with {"flushed": N} when the SDK has stored all earlier results.
-If a result comes again, even to a later process, it is recognised in what the SDK stored, and is
-not logged again. {"error": message} says that this process gives up; the logger then starts another
-one.
+If a result comes again, even to a later process, the helper finds it in the data that the SDK
+stored, and does not log it again. After {"error": message} the helper ends, and the logger starts
+another one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OPEN_RUNS_MAX = 16
 POLL_SECONDS = 0.025
 WAIT_SECONDS = 60.0  # The time limit for the SDK to store results, and for the lock.
 
-Row = Dict[str, Any]  # STEP, the numbers of one result by curve, and ID where the SDK stores it.
+Row = Dict[str, Any]  # STEP, the numbers of one result by curve, and ID if the SDK stores it.
 Directions = Dict[str, Optional[bool]]  # Whether a higher number of the curve is better.
 
 
@@ -46,14 +47,14 @@ def fitting_name(name: str, characters_max: int) -> str:
 
 
 class Run:
-    """One run of a tracker. It opens the run with the first new result, because that takes seconds.
-    A subclass knows the SDK: it defines the methods from stored_rows() on."""
+    """One run of a tracker. Opening a run takes seconds, so it is opened at its first new result.
+    A subclass for each SDK defines the methods from stored_rows() on."""
 
     # Whether each metric is a row by itself, because the SDK does not store a row as a whole.
     row_per_metric = False
     # Whether a row has the result's id. Without it, a row is known by its step and its number.
     stores_id = True
-    # The SDK changes longer names of curves, and those with odd signs. None: it changes no name.
+    # The longest name of a curve that the SDK does not change. None: it changes no name.
     characters_max: Optional[int] = None
 
     def __init__(
@@ -63,16 +64,16 @@ class Run:
         self.settings = settings
         self.name = name
         self.trackers = trackers
-        # It depends only on queue and run, so that a later process continues the same run.
+        # The digest depends only on queue and run, so that a later process continues the same run.
         self.digest = hashlib.sha256(f"{settings['queue']}/{name}".encode()).hexdigest()
         self._stored: Set[str] = set()  # Keys of rows.
-        self._was_read = False  # Whether _stored has what earlier processes stored.
+        self._was_read = False  # Whether _stored has the rows of earlier processes.
         self._unstored: Set[str] = set()  # Keys of rows that were logged and may not be stored yet.
         self._is_open = False
 
     @staticmethod
     def identity(settings: Dict[str, Any], trackers: Dict[str, str]) -> str:
-        """Returns what tells two runs of the tracker apart besides the name."""
+        """Returns a text that differs between two runs of the tracker with the same name."""
         return ""
 
     def row_key(self, row: Row) -> str:
@@ -118,7 +119,7 @@ class Run:
             self._unstored.add(key)
 
     def flush(self) -> None:
-        """Waits until the SDK has stored all rows. RuntimeError: it does not within a minute."""
+        """Waits until the SDK has stored all rows. Raises RuntimeError after a minute."""
         deadline = time.monotonic() + WAIT_SECONDS
         while self._unstored:
             for row in self.new_stored_rows():
@@ -155,7 +156,7 @@ class Run:
 
 
 class Tracker(NamedTuple):
-    kind: str  # As in the logger's configuration, and the extra of the Python package.
+    kind: str  # The kind of the sink in evalq.yaml. The pip extra evalq[KIND] has the same name.
     package: str
     # Imports and returns the SDK. RuntimeError: it is too old, or the settings are wrong.
     load: Callable[[Dict[str, Any]], Any]
@@ -216,8 +217,8 @@ class Sink:
 
 
 def _lock_directory(directory: str, program: str) -> IO[str]:
-    """Returns an open file that holds a lock on the directory. Waits for an earlier process whose
-    logger has died. RuntimeError: another process keeps the lock."""
+    """Returns an open file that holds a lock on the directory. Waits up to a minute, because the
+    helper of a logger that has died may still run. RuntimeError: another process keeps the lock."""
     os.makedirs(directory, exist_ok=True)
     lock = open(os.path.join(directory, f".{program}.lock"), "w", encoding="utf-8")
     deadline = time.monotonic() + WAIT_SECONDS

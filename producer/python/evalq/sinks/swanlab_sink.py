@@ -1,8 +1,9 @@
 """evalq-swanlab forwards results to SwanLab with its SDK. See sdk_sink.py.
 
-A number counts as stored when the SDK's own file on disk contains it. SwanLab drops a number whose
-internal step it has, or whose step is not above those of an earlier process, so late results would
-be lost. Therefore the internal step only counts rows, and the training's step is the x-axis.
+A number counts as stored when the SDK's own file on disk contains it. SwanLab drops a number if
+its curve already has the internal step, or if an earlier process used a higher one. Late results
+would then be lost. Therefore the internal step only counts rows, and the training's step is the
+x-axis.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from evalq.sinks.sdk_sink import STEP, Directions, Row, Run, Tracker, serve
 
 
 class _RowReader:
-    """Reads the rows of one of the SDK's files. Each is an x and a number with the same internal
-    step."""
+    """Reads the rows of one of the SDK's files. A row is an x and a number that have the same
+    internal step."""
 
     def __init__(self, path: str) -> None:
         self._reader = RecordReader(path)
         self._x: Dict[int, float] = {}
-        self.next_step = 0  # Above the internal steps that were read.
+        self.next_step = 0  # It is higher than all internal steps that were read.
 
     def rows(self) -> Iterator[Row]:
         from swanlab.proto.swanlab.record.v1.record_pb2 import Record
@@ -50,7 +51,7 @@ class SwanlabRun(Run):
     ) -> None:
         super().__init__(sdk, settings, name, trackers)
         self._id = "evalq" + self.digest[:16]
-        self._next_step = 0  # Above the internal steps of earlier processes.
+        self._next_step = 0  # It is higher than all internal steps of earlier processes.
         self._run: Any = None
         self._defined: Set[str] = set()  # Curves that were defined.
 
@@ -99,7 +100,7 @@ class SwanlabRun(Run):
         self._run.log({name: row[name]}, step=step)
 
     def new_stored_rows(self) -> Iterator[Row]:
-        # The SDK itself would write its buffer at the end only.
+        # The SDK itself would write its buffer only at the end.
         self._context.core._store.ensure_flushed()
         return self._reader.rows()
 

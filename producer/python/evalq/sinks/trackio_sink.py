@@ -1,7 +1,7 @@
 """evalq-trackio forwards results to trackio with its SDK. See sdk_sink.py.
 
-trackio's storage ignores a row whose log_id it has, here and on a server. The log_id depends only
-on the result, so a result that comes again changes nothing.
+trackio's storage, here or on a server, ignores a row if it already has the row's log_id. The log_id
+depends only on the result, so a result that comes again changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from evalq.sinks.sdk_sink import ID, STEP, Directions, Row, Run, Tracker, serve
 
 
 class _Store:
-    """This is trackio's storage on this machine, or a trackio server."""
+    """trackio's storage: on this machine, on a trackio server, or on a Space."""
 
     def __init__(self, settings: Dict[str, Any]) -> None:
         from trackio import utils
@@ -44,7 +44,7 @@ class _Store:
             )
 
     def put(self, entries: List[Dict[str, Any]]) -> None:
-        """Stores entries of one run. It returns when they are stored."""
+        """Stores entries of one run. When it returns, they are stored."""
         if self._client is not None:
             self._client.predict(api_name="/bulk_log", logs=entries, hf_token=self._token)
             return
@@ -64,7 +64,7 @@ class TrackioRun(Run):
         self._unsent.append(row)
 
     def _entry(self, row: Row) -> Dict[str, Any]:
-        # trackio's own log() marks names that are columns of its table in the same way.
+        # Names of trackio's table columns get a mark, as trackio's own log() does it.
         reserved = self.sdk.reserved_names
         marked = {f"__{name}" if name in reserved else name: row[name] for name in row}
         return {

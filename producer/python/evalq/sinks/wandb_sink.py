@@ -14,9 +14,9 @@ from typing import Any, Dict, Iterator, Set
 from evalq.sinks.sdk_file import RecordReader
 from evalq.sinks.sdk_sink import ID, STEP, Directions, Row, Run, Tracker, serve
 
-FLUSH_SECONDS = 0.1  # The SDK writes its file so often.
-# The SDK has a process that outlives ours for a moment. A file is complete after so long without a
-# write.
+FLUSH_SECONDS = 0.1  # How often the SDK writes its file.
+# The SDK's own process runs for a moment after ours has ended. A file that nobody has written to
+# for this time is complete.
 SETTLED_SECONDS = 2.0
 
 
@@ -61,7 +61,7 @@ class WandbRun(Run):
     def stored_rows(self) -> Iterator[Row]:
         directory = glob.escape(self.settings["directory"])
         for path in glob.glob(os.path.join(directory, "wandb", "*run-*", f"run-{self._id}.wandb")):
-            if not os.path.islink(os.path.dirname(path)):  # latest-run is a link to another one.
+            if not os.path.islink(os.path.dirname(path)):  # latest-run links to another one.
                 _wait_until_settled(path)
                 yield from _rows(RecordReader(path))
 

@@ -1,5 +1,5 @@
-"""Starts SGLang with the key of $EVALQ_SERVER_KEY as its --api-key. Other users could read the key
-in a command line, but not in the environment."""
+"""Starts SGLang with the key of $EVALQ_SERVER_KEY as its --api-key. Other users can read a
+command line, but not the environment."""
 
 import os
 import runpy
