@@ -50,7 +50,7 @@ struct evq_forward {
     atomic_bool ended;
     atomic_uint_fast64_t count;
     struct evq_error error; // The error that ended the thread.
-    struct evq_sink_owner served;
+    struct evq_sink_owner owner;
 };
 
 static void entries_free(struct evq_entry *entries, uint32_t count)
@@ -125,7 +125,7 @@ static enum evq_status done_acknowledge(struct evq_forward *forward, enum evq_st
     const uint32_t count = forward->done_count;
     const enum evq_status acked =
         evq_queue_sink_ack(forward->queue, forward->sink->name, forward->done, count,
-                           status == EVQ_OK ? forward->served.text : err->message, &failed);
+                           status == EVQ_OK ? forward->owner.text : err->message, &failed);
 
     forward->done_count = 0;
     if (acked != EVQ_OK) {
@@ -267,18 +267,17 @@ static void error_note(struct evq_forward *forward, const char *message)
 /* Tells Redis that this logger serves the sink, and logs when another one does too. */
 static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error *err)
 {
-    struct evq_sink_owner *served = &forward->served;
-    const bool first = !served->said;
+    struct evq_sink_owner *owner = &forward->owner;
+    const bool first = !owner->said;
     bool changed = false;
 
     const enum evq_status status =
-        evq_sink_owner_say(served, forward->queue, forward->sink->name, &changed, err);
+        evq_sink_owner_say(owner, forward->queue, forward->sink->name, &changed, err);
     if (changed) {
-        error_note(forward, served->text);
+        error_note(forward, owner->text);
     }
-    if (changed && served->text[0] != '\0') {
-        evq_log(EVQ_LOG_WARN, "sink_shared", "sink=%s reason=%s", forward->sink->name,
-                served->text);
+    if (changed && owner->text[0] != '\0') {
+        evq_log(EVQ_LOG_WARN, "sink_shared", "sink=%s reason=%s", forward->sink->name, owner->text);
     } else if (changed && !first) {
         evq_log(EVQ_LOG_INFO, "sink_alone", "sink=%s", forward->sink->name);
     }
@@ -384,7 +383,7 @@ static void *forward_main(void *argument)
         if (status == EVQ_OK) {
             if (forward->failures > 0) {
                 evq_log(EVQ_LOG_INFO, "sink_back", "sink=%s", forward->sink->name);
-                error_note(forward, forward->served.text);
+                error_note(forward, forward->owner.text);
             }
             forward->failures = 0;
             continue;
@@ -483,7 +482,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->sink = sink;
     forward->ops = evq_sink_find(sink->kind);
     forward->random = evq_clock_random();
-    evq_sink_owner_init(&forward->served, config->logger.directory);
+    evq_sink_owner_init(&forward->owner, config->logger.directory);
     taken_drop(forward); // Reads the entries of an earlier process first.
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {

@@ -20,10 +20,10 @@ struct evq_sink_owner {
 };
 
 /* directory: where its sinks write. */
-void evq_sink_owner_init(struct evq_sink_owner *served, const char *directory);
+void evq_sink_owner_init(struct evq_sink_owner *owner, const char *directory);
 /* Tells Redis every few seconds that this logger serves the sink. *ret_changed: text changed. It is
  * also true the first time, because Redis may still have the text of an earlier logger. */
-enum evq_status evq_sink_owner_say(struct evq_sink_owner *served, struct evq_queue *queue,
+enum evq_status evq_sink_owner_say(struct evq_sink_owner *owner, struct evq_queue *queue,
                                    const char *sink, bool *ret_changed,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 

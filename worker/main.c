@@ -1,6 +1,6 @@
 #include "shared/base/program.h"
 #include "worker/child/child.h"
-#include "worker/convert/convert.h"
+#include "worker/convert/convert_command.h"
 #include "worker/eval.h"
 #include "worker/inspect.h"
 #include "worker/options.h"

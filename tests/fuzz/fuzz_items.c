@@ -55,9 +55,9 @@ static void detokenize(const char *text, size_t bytes)
     evq_wikitext_detokenize(text, bytes, &out);
     check(!out.failed && out.bytes <= 2 * bytes);
     evq_buffer_free(&out);
-    const size_t end = evq_python_text_end(text, bytes);
-    check(end <= bytes && evq_python_text_begin(text, end) <= end);
-    check(evq_python_text_count(text, bytes) <= (int64_t)bytes + 1);
+    const size_t end = evq_python_text_trim_end(text, bytes);
+    check(end <= bytes && evq_python_text_leading_space(text, end) <= end);
+    check(evq_python_text_words(text, bytes) <= (int64_t)bytes + 1);
     check(evq_python_text_characters(text, bytes) <= (int64_t)bytes);
 }
 

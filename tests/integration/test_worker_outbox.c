@@ -58,12 +58,12 @@ static struct evq_lease *lease_with(struct fixture *fx, const char *id, enum evq
     struct evq_lease *lease = evq_lease_new(claim, &suite, fx->worker);
     assert_non_null(lease);
     if (kind == EVQ_OUTBOX_PUBLISH) {
-        assert_true(evq_lease_publish(lease, fixture_result(claim, "t", 0.5)));
-        assert_true(evq_lease_end(lease, EVQ_OUTBOX_COMPLETE));
+        assert_true(evq_lease_queue_publish(lease, fixture_result(claim, "t", 0.5)));
+        assert_true(evq_lease_queue_end(lease, EVQ_OUTBOX_COMPLETE));
     } else if (kind == EVQ_OUTBOX_FAIL) {
-        assert_true(evq_lease_fail(lease, EVQ_FAIL_RETRY, "it broke", NULL));
+        assert_true(evq_lease_queue_fail(lease, EVQ_FAIL_RETRY, "it broke", NULL));
     } else {
-        assert_true(evq_lease_end(lease, kind));
+        assert_true(evq_lease_queue_end(lease, kind));
     }
     evq_buffer_text(&lease->part, "part");
     return lease;
@@ -167,7 +167,7 @@ static void outbox_keeps_the_cause_of_a_long_reason(void **state)
     (void)fixture_submit(fx, id);
     struct evq_lease *lease = evq_lease_new(fixture_claim(fx), &suite, fx->worker);
     assert_non_null(lease);
-    assert_true(evq_lease_fail(
+    assert_true(evq_lease_queue_fail(
         lease, EVQ_FAIL_FATAL,
         "open '/checkpoints/of/a/long/name/step-100/weights.bin': permission denied", NULL));
     supervisor.leases = lease;

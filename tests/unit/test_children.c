@@ -97,8 +97,8 @@ static void lease_has_the_memory_for_its_end_since_its_claim(void **state)
     struct evq_lease *lease = scene->lease;
 
     outbox_refuse();
-    assert_false(evq_lease_publish(lease, fixture_result(lease->claim, "t", 0.5)));
-    assert_true(evq_lease_end(lease, EVQ_OUTBOX_COMPLETE));
+    assert_false(evq_lease_queue_publish(lease, fixture_result(lease->claim, "t", 0.5)));
+    assert_true(evq_lease_queue_end(lease, EVQ_OUTBOX_COMPLETE));
     assert_int_equal(fixture_memory_give(), 2);
     assert_non_null(lease->first);
     assert_int_equal(lease->first->kind, EVQ_OUTBOX_COMPLETE);
@@ -109,7 +109,7 @@ static void lease_that_failed_says_so_without_memory(void **state)
     struct scene *scene = *state;
 
     fixture_memory_refuse(0, SIZE_MAX - 1);
-    assert_true(evq_lease_fail(scene->lease, EVQ_FAIL_RETRY, "out of memory", NULL));
+    assert_true(evq_lease_queue_fail(scene->lease, EVQ_FAIL_RETRY, "out of memory", NULL));
     (void)fixture_memory_give();
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
     assert_string_equal(scene->lease->first->reason, "out of memory");
@@ -504,8 +504,8 @@ static void waits_grow_to_the_limit_of_their_cause(void **state)
         const int64_t wait_ms = evq_cause_wait_ms(EVQ_CAUSE_REDIS_AWAY, tries, &seed);
         assert_true(wait_ms >= 75 && wait_ms <= 6250);
     }
-    assert_true(evq_cause_retry(EVQ_CAUSE_DISK_FULL, &backoff, &seed));
-    assert_false(evq_cause_retry(EVQ_CAUSE_DISK_FULL, &backoff, &seed));
+    assert_true(evq_cause_count_failure(EVQ_CAUSE_DISK_FULL, &backoff, &seed));
+    assert_false(evq_cause_count_failure(EVQ_CAUSE_DISK_FULL, &backoff, &seed));
     assert_int_equal(backoff.tries, 2);
 }
 

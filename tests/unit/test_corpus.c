@@ -164,10 +164,10 @@ static void words_are_counted_as_python_counts_them(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const size_t bytes = strlen(cases[i].text);
-        assert_int_equal(evq_python_text_count(cases[i].text, bytes), cases[i].words);
+        assert_int_equal(evq_python_text_words(cases[i].text, bytes), cases[i].words);
         assert_int_equal(evq_python_text_characters(cases[i].text, bytes), cases[i].characters);
-        assert_int_equal(evq_python_text_begin(cases[i].text, bytes), cases[i].begin);
-        assert_int_equal(evq_python_text_end(cases[i].text, bytes), cases[i].end);
+        assert_int_equal(evq_python_text_leading_space(cases[i].text, bytes), cases[i].begin);
+        assert_int_equal(evq_python_text_trim_end(cases[i].text, bytes), cases[i].end);
     }
 }
 

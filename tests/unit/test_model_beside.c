@@ -2,7 +2,7 @@
 #include "model_fixture.h"
 
 #include "tests/fixture/safetensors.h"
-#include "worker/evaluators/native/native_model.h"
+#include "worker/evaluators/native/native_run.h"
 
 /* The user's word for a type that evalq does not know; of some it knows that they differ. */
 static void models_forced_family_is_checked_against_the_type(void **state)

@@ -247,10 +247,10 @@ static void tokenizer_knows_normalised_tokens_as_they_are_written(void **state)
     assert_int_equal(tokens.count, 2);
     assert_int_equal(tokens.ids[0], 2);
     assert_int_equal(tokenizer->bos, 2);
-    assert_true(evq_tokenizer_begins(tokenizer, 2, "<s>a", 4));
-    assert_false(evq_tokenizer_begins(tokenizer, 2, "<s", 2));
-    assert_false(evq_tokenizer_begins(tokenizer, 2, "\u2581<s>", 6));
-    assert_false(evq_tokenizer_begins(tokenizer, 0, "a", 1));
+    assert_true(evq_tokenizer_text_begins_with(tokenizer, 2, "<s>a", 4));
+    assert_false(evq_tokenizer_text_begins_with(tokenizer, 2, "<s", 2));
+    assert_false(evq_tokenizer_text_begins_with(tokenizer, 2, "\u2581<s>", 6));
+    assert_false(evq_tokenizer_text_begins_with(tokenizer, 0, "a", 1));
     evq_tokens_free(&tokens);
     evq_tokenizer_free(tokenizer);
     evq_tokenizer_scratch_free(scratch);

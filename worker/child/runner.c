@@ -9,7 +9,7 @@
 #include "shared/checkpoint/file_list.h"
 #include "shared/queue/attempt_log.h"
 #include "worker/child/scratch.h"
-#include "worker/convert/conversion.h"
+#include "worker/convert/conversion_plan.h"
 #include "worker/evaluators/command.h"
 #include "worker/evaluators/native/native.h"
 #include "worker/evaluators/persistent.h"
@@ -319,11 +319,11 @@ static enum evq_status prepare_open(const struct evq_command_place *place,
     struct evq_eval_request mine = *relay->request;
     const char *name = mine.suite->prepare;
     const struct evq_evaluator *evaluator = evq_config_evaluator(mine.config, name);
-    struct evq_conversion conversion;
+    struct evq_conversion_plan conversion;
     char log_path[EVQ_SCRATCH_PATH_BYTES];
 
     *ret_path = "";
-    enum evq_status status = evq_conversion_plan(&mine, relay->fingerprint, &conversion, err);
+    enum evq_status status = evq_conversion_plan_make(&mine, relay->fingerprint, &conversion, err);
     if (status != EVQ_OK || (name[0] == '\0' && !conversion.needed)) {
         return status;
     }

@@ -1,15 +1,13 @@
-/* Functions that the readers of IDX and NumPy files share: they open the file, check and allocate
- * the array, and read one of its integers. */
+#include "worker/datasets/array.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "worker/datasets/dataset.h"
-
-enum evq_status evq_array_open(const char *path, int *ret_fd, struct stat *ret_info,
-                               struct evq_error *err)
+enum evq_status evq_array_open_file(const char *path, int *ret_fd, struct stat *ret_info,
+                                    struct evq_error *err)
 {
     // Without O_NONBLOCK, a named pipe would hang the slot.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

@@ -7,7 +7,8 @@
 #include "shared/base/file.h"
 #include "worker/datasets/python_text.h"
 
-enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out, struct evq_error *err)
+enum evq_status evq_corpus_read_file(const char *path, struct evq_buffer *out,
+                                     struct evq_error *err)
 {
     const enum evq_status status =
         evq_file_read(AT_FDCWD, path, 0, EVQ_CORPUS_FILE_BYTES_MAX, out, err);
@@ -37,7 +38,7 @@ void evq_corpus_watch(struct evq_corpus_build *build)
                                 build->source->progress != NULL ? &build->text : NULL);
 }
 
-enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes)
+enum evq_status evq_corpus_report_left(struct evq_corpus_build *build, size_t bytes)
 {
     build->file_done = build->file_bytes - (int64_t)bytes;
     if (build->source->progress == NULL ||
@@ -83,7 +84,7 @@ enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct ev
     corpus->passages = passages;
     passage.count = (int64_t)corpus->tokens.count - passage.first;
     if (counted != NULL) {
-        passage.words = evq_python_text_count(counted, counted_bytes);
+        passage.words = evq_python_text_words(counted, counted_bytes);
         passage.characters = evq_python_text_characters(counted, counted_bytes);
         passage.bytes = (int64_t)counted_bytes;
     }
@@ -94,7 +95,8 @@ enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct ev
 /* lm-evaluation-harness adds no template around a text that begins with the prefix. */
 static bool begins_itself(const struct evq_corpus_build *build, const char *text, size_t bytes)
 {
-    return evq_tokenizer_begins(build->source->tokenizer, build->corpus->prefix, text, bytes);
+    return evq_tokenizer_text_begins_with(build->source->tokenizer, build->corpus->prefix, text,
+                                          bytes);
 }
 
 enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const char *text,
@@ -106,7 +108,7 @@ enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const ch
     struct evq_passage passage = {.first = (int64_t)corpus->tokens.count};
 
     if (begins_itself(build, text, bytes)) {
-        evq_tokenizer_around(tokenizer, &passage.context, &passage.after);
+        evq_tokenizer_count_around(tokenizer, &passage.context, &passage.after);
     }
     const enum evq_status status =
         evq_tokenizer_encode(tokenizer, build->scratch, text, bytes, true, &corpus->tokens, err);
@@ -197,7 +199,7 @@ enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *
 {
     struct evq_corpus *corpus = build->corpus;
     struct evq_passage passage = {.first = (int64_t)corpus->tokens.count};
-    const size_t end = evq_python_text_end(context, context_bytes);
+    const size_t end = evq_python_text_trim_end(context, context_bytes);
     struct evq_buffer moved;
     size_t lead = 1;
 

@@ -29,7 +29,8 @@ void evq_corpus_watch(struct evq_corpus_build *build);
 
 /* Call it when a document or item begins, with the number of bytes of the file that are left.
  * Reports the progress. EVQ_E_STOPPED. */
-enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes) EVQ_CHECK_RESULT;
+enum evq_status evq_corpus_report_left(struct evq_corpus_build *build,
+                                       size_t bytes) EVQ_CHECK_RESULT;
 
 /* Appends a document. Words and bytes are counted in `original`. */
 enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const char *text,
@@ -76,7 +77,7 @@ enum evq_status evq_prompt_items_check(const struct evq_task_config *task,
 
 /* Reads a whole file. EVQ_E_NOT_FOUND, EVQ_E_INVALID (it is empty), EVQ_E_LIMIT, EVQ_E_IO,
  * EVQ_E_NOMEM. */
-enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_corpus_read_file(const char *path, struct evq_buffer *out,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

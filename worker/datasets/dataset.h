@@ -9,25 +9,10 @@
 
 #include <sys/stat.h>
 
-#include "shared/checkpoint/checkpoint.h"
 #include "shared/config/config.h"
-
-#define EVQ_ARRAY_BYTES_MAX ((size_t)16 << 30) // Largest size of one file, decompressed.
+#include "worker/datasets/array.h"
 
 enum evq_answer_kind { EVQ_ANSWER_LABELS, EVQ_ANSWER_TARGETS };
-
-struct evq_array {        // C order and native byte order. data comes from malloc().
-    enum evq_dtype dtype; // U8, I8, U16, I16, U32, I32, I64, F32, F64.
-    int32_t rank;         // At least 1.
-    int64_t shape[EVQ_TENSOR_RANK_MAX];
-    void *data;
-    size_t bytes;
-};
-
-struct evq_array_source {
-    const char *path; // Absolute or relative to the working directory.
-    size_t bytes_max; // Largest size, decompressed.
-};
 
 struct evq_dataset_format {
     const char *name;
@@ -94,16 +79,5 @@ void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64
  * computed once for each sample and kept with the data, so that the next job does not wait for it.
  */
 uint64_t evq_dataset_hash(struct evq_dataset *dataset, int64_t sample, const float *inputs);
-
-/* For the formats: value i of an array of integers. */
-int64_t evq_array_integer(const struct evq_array *array, int64_t i);
-
-/* For the formats: allocates data for an array whose dtype and shape are set. EVQ_E_CORRUPT,
- * EVQ_E_LIMIT or EVQ_E_NOMEM. */
-enum evq_status evq_array_alloc(struct evq_array *array, const struct evq_array_source *source,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
-/* For the formats: opens a regular file for reading. EVQ_E_NOT_FOUND, EVQ_E_INVALID, EVQ_E_IO. */
-enum evq_status evq_array_open(const char *path, int *ret_fd, struct stat *ret_info,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -44,8 +44,8 @@ static enum evq_status add_pages(struct documents *documents, const char *text, 
     for (size_t at = 0; at < bytes && status == EVQ_OK && !full(documents);) {
         size_t next = 0;
         const size_t page = evq_wikitext_page(text + at, bytes - at, &next);
-        if (at + next == bytes || evq_python_text_end(text + at, page) > 0) {
-            status = evq_corpus_left(documents->build, bytes - at);
+        if (at + next == bytes || evq_python_text_trim_end(text + at, page) > 0) {
+            status = evq_corpus_report_left(documents->build, bytes - at);
             if (status == EVQ_OK) {
                 status = add(documents, text + at, page, err);
             }
@@ -63,8 +63,8 @@ static enum evq_status add_lines(struct documents *documents, struct evq_jsonl *
     size_t bytes = 0;
 
     while (status == EVQ_OK && !full(documents) && evq_jsonl_line(lines, &line, &bytes)) {
-        status = evq_corpus_left(documents->build, (size_t)(lines->end - line));
-        if (status == EVQ_OK && evq_python_text_end(line, bytes) > 0) {
+        status = evq_corpus_report_left(documents->build, (size_t)(lines->end - line));
+        if (status == EVQ_OK && evq_python_text_trim_end(line, bytes) > 0) {
             status = add(documents, line, bytes, err);
         }
     }
@@ -78,7 +78,7 @@ static enum evq_status add_objects(struct documents *documents, struct evq_jsonl
 
     while (status == EVQ_OK && !full(documents)) {
         json_t *object = NULL;
-        status = evq_corpus_left(documents->build, (size_t)(lines->end - lines->at));
+        status = evq_corpus_report_left(documents->build, (size_t)(lines->end - lines->at));
         if (status == EVQ_OK) {
             status = evq_jsonl_next(lines, &object, err);
         }
@@ -138,7 +138,7 @@ enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_er
     evq_buffer_init(&documents.text, EVQ_CORPUS_FILE_BYTES_MAX);
     enum evq_status status = read_detokenize(task, &documents.detokenize, err);
     if (status == EVQ_OK) {
-        status = evq_corpus_file(build->corpus->name, &file, err);
+        status = evq_corpus_read_file(build->corpus->name, &file, err);
     }
     const char *text = (const char *)file.data;
     struct evq_jsonl lines = {.name = build->corpus->name, .at = text, .end = text + file.bytes};

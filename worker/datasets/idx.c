@@ -119,7 +119,7 @@ static enum evq_status idx_read(const struct evq_array_source *source, struct ev
     uint8_t beyond = 0;
     int fd = -1;
 
-    enum evq_status status = evq_array_open(source->path, &fd, &info, err);
+    enum evq_status status = evq_array_open_file(source->path, &fd, &info, err);
     if (status != EVQ_OK) {
         return status;
     }

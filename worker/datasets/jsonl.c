@@ -85,7 +85,7 @@ enum evq_status evq_jsonl_next(struct evq_jsonl *lines, json_t **ret_object, str
             *ret_object = NULL;
             return EVQ_OK;
         }
-    } while (evq_python_text_end(line, bytes) == 0);
+    } while (evq_python_text_trim_end(line, bytes) == 0);
     if (bytes > EVQ_JSONL_LINE_BYTES_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "'%s', line %" PRId64 ": %zu bytes, allowed %zu",
                              lines->name, lines->number, bytes, EVQ_JSONL_LINE_BYTES_MAX);

@@ -271,7 +271,7 @@ static enum evq_status npy_read(const struct evq_array_source *source, struct ev
     struct stat info;
     int fd = -1;
 
-    enum evq_status status = evq_array_open(source->path, &fd, &info, err);
+    enum evq_status status = evq_array_open_file(source->path, &fd, &info, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -103,10 +103,10 @@ enum evq_status evq_prompt_items_check(const struct evq_task_config *task,
 static void clean(struct evq_buffer *text, struct evq_buffer *scratch)
 {
     const char *data = (const char *)text->data;
-    const size_t end = evq_python_text_end(data, text->bytes);
+    const size_t end = evq_python_text_trim_end(data, text->bytes);
 
     evq_buffer_clear(scratch);
-    for (size_t at = evq_python_text_begin(data, end); at < end;) {
+    for (size_t at = evq_python_text_leading_space(data, end); at < end;) {
         if (end - at >= 8 && memcmp(data + at, " [title]", 8) == 0) {
             evq_buffer_text(scratch, ". ");
             at += 8;
@@ -293,7 +293,7 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
             return evq_error_set(err, EVQ_E_INVALID, "'%s' ends after line %" PRId64,
                                  items->labels.name, items->labels.number);
         }
-        bytes = evq_python_text_end(text, bytes);
+        bytes = evq_python_text_trim_end(text, bytes);
     } else {
         value = evq_prompt_template_field(object, items->label, strlen(items->label));
         if (value == NULL) {
@@ -380,7 +380,7 @@ static enum evq_status check_labels_end(struct items *items, struct evq_error *e
     size_t bytes = 0;
 
     while (items->labels.at != NULL && evq_jsonl_line(&items->labels, &text, &bytes)) {
-        if (evq_python_text_end(text, bytes) > 0) {
+        if (evq_python_text_trim_end(text, bytes) > 0) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "'%s' has a label in line %" PRId64 ", but '%s' holds %zu items",
                                  items->labels.name, items->labels.number,
@@ -397,7 +397,7 @@ static enum evq_status add_all(struct items *items, struct evq_jsonl *lines, str
 
     while ((int64_t)items->build->corpus->item_count < items->build->limit) {
         json_t *object = NULL;
-        status = evq_corpus_left(items->build, (size_t)(lines->end - lines->at));
+        status = evq_corpus_report_left(items->build, (size_t)(lines->end - lines->at));
         if (status == EVQ_OK) {
             status = evq_jsonl_next(lines, &object, err);
         }
@@ -453,9 +453,9 @@ enum evq_status evq_prompt_items_read(struct evq_corpus_build *build, struct evq
     items_open(&items, build);
     evq_buffer_init(&file, EVQ_CORPUS_FILE_BYTES_MAX);
     evq_buffer_init(&labels, EVQ_CORPUS_FILE_BYTES_MAX);
-    enum evq_status status = evq_corpus_file(build->corpus->name, &file, err);
+    enum evq_status status = evq_corpus_read_file(build->corpus->name, &file, err);
     if (status == EVQ_OK && build->corpus->paths[1][0] != '\0') {
-        status = evq_corpus_file(build->corpus->paths[1], &labels, err);
+        status = evq_corpus_read_file(build->corpus->paths[1], &labels, err);
         items.labels = (struct evq_jsonl){.name = build->corpus->paths[1],
                                           .at = (const char *)labels.data,
                                           .end = (const char *)labels.data + labels.bytes};

@@ -38,7 +38,7 @@ static bool is_space(uint32_t point)
            point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
-int64_t evq_python_text_count(const char *text, size_t bytes)
+int64_t evq_python_text_words(const char *text, size_t bytes)
 {
     int64_t words = 1;
     bool before = false;
@@ -62,7 +62,7 @@ int64_t evq_python_text_characters(const char *text, size_t bytes)
     return characters;
 }
 
-size_t evq_python_text_end(const char *text, size_t bytes)
+size_t evq_python_text_trim_end(const char *text, size_t bytes)
 {
     size_t end = 0;
 
@@ -74,7 +74,7 @@ size_t evq_python_text_end(const char *text, size_t bytes)
     return end;
 }
 
-size_t evq_python_text_begin(const char *text, size_t bytes)
+size_t evq_python_text_leading_space(const char *text, size_t bytes)
 {
     size_t at = 0;
 

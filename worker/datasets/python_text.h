@@ -10,14 +10,14 @@
 #include <stdint.h>
 
 /* len(re.split(r"\s+", text)): the number of whitespace runs plus one. */
-int64_t evq_python_text_count(const char *text, size_t bytes);
+int64_t evq_python_text_words(const char *text, size_t bytes);
 
 /* len(text). */
 int64_t evq_python_text_characters(const char *text, size_t bytes);
 
 /* Length of text without the whitespace at its end; the other gives the whitespace at its
  * beginning. */
-size_t evq_python_text_end(const char *text, size_t bytes);
-size_t evq_python_text_begin(const char *text, size_t bytes);
+size_t evq_python_text_trim_end(const char *text, size_t bytes);
+size_t evq_python_text_leading_space(const char *text, size_t bytes);
 
 #endif

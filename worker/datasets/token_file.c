@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "worker/datasets/corpus_build.h"
 #include "worker/datasets/dataset.h"
 
 #define HEADER_NUMBERS 256 // Numbers in the header of llm.c's files, int32 each.
@@ -272,7 +273,7 @@ enum evq_status evq_token_file_read(const struct evq_token_file_source *source,
         return evq_error_set(err, EVQ_E_INVALID, "dtype '%.40s' of '%s', expected u16 or u32",
                              source->dtype, source->path);
     }
-    enum evq_status status = evq_array_open(source->path, &reading.fd, &info, err);
+    enum evq_status status = evq_array_open_file(source->path, &reading.fd, &info, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -289,4 +290,19 @@ enum evq_status evq_token_file_read(const struct evq_token_file_source *source,
         out->count = count_before;
     }
     return status;
+}
+
+/* Reads a file of tokens as one document. */
+enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build, struct evq_error *err)
+{
+    const struct evq_token_file_source source = {
+        .path = build->corpus->name,
+        .dtype = evq_corpus_option(build->source->task, "dtype", ""),
+        .tokens_max = EVQ_CORPUS_TOKENS_MAX,
+        .limit = build->limit < (int64_t)EVQ_CORPUS_TOKENS_MAX ? (size_t)build->limit : 0};
+
+    const enum evq_status status = evq_token_file_read(&source, &build->corpus->tokens, err);
+    return status == EVQ_OK
+               ? evq_corpus_add_passage(build, (struct evq_passage){.first = 0}, NULL, 0, err)
+               : status;
 }

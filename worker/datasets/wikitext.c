@@ -66,8 +66,8 @@ static void tighten(const struct evq_buffer *text, char open, char close, struct
             return;
         }
         evq_buffer_append(out, data + at, (size_t)(from + 1 - (data + at)));
-        const size_t end = evq_python_text_end(from + 1, (size_t)(to - from - 1));
-        const size_t begin = evq_python_text_begin(from + 1, end);
+        const size_t end = evq_python_text_trim_end(from + 1, (size_t)(to - from - 1));
+        const size_t begin = evq_python_text_leading_space(from + 1, end);
         evq_buffer_append(out, from + 1 + begin, end - begin);
         evq_buffer_append(out, to, 1);
         at = (size_t)(to + 1 - data);
@@ -80,8 +80,8 @@ static bool is_title(const char *line, size_t bytes)
 {
     struct evq_buffer text;
     struct evq_buffer drawn;
-    const size_t end = evq_python_text_end(line, bytes);
-    const size_t begin = evq_python_text_begin(line, end);
+    const size_t end = evq_python_text_trim_end(line, bytes);
+    const size_t begin = evq_python_text_leading_space(line, end);
 
     if (end < begin + 3 || line[begin] != '=' || line[end - 1] != '=') {
         return false; // Neither replacement removes text at an end.
@@ -92,8 +92,8 @@ static bool is_title(const char *line, size_t bytes)
     replace(&text, "= = =", "===", &drawn);
     replace(&drawn, "= =", "==", &text);
     const char *data = (const char *)text.data;
-    const size_t last = evq_python_text_end(data, text.bytes);
-    const size_t first = evq_python_text_begin(data, last);
+    const size_t last = evq_python_text_trim_end(data, text.bytes);
+    const size_t first = evq_python_text_leading_space(data, last);
     const bool title = !text.failed && !drawn.failed && last >= first + 2 &&
                        memcmp(data + first, "= ", 2) == 0 && memcmp(data + last - 2, " =", 2) == 0;
     evq_buffer_free(&text);

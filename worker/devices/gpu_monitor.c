@@ -72,7 +72,7 @@ static void *item_main(void *context)
     return NULL;
 }
 
-static void gauge_free(struct evq_gpu_monitor *monitor)
+static void monitor_free(struct evq_gpu_monitor *monitor)
 {
     (void)pthread_cond_destroy(&monitor->wake);
     (void)pthread_mutex_destroy(&monitor->lock);
@@ -97,7 +97,7 @@ static struct evq_gpu_monitor *monitor_new(int64_t period_ms)
 }
 
 enum evq_status evq_gpu_monitor_open(const struct evq_devices *devices, int64_t period_ms,
-                                     struct evq_gpu_monitor **ret_gauge, struct evq_error *err)
+                                     struct evq_gpu_monitor **ret_monitor, struct evq_error *err)
 {
     struct evq_gpu_monitor *monitor = monitor_new(period_ms);
     bool started = monitor != NULL;
@@ -118,7 +118,7 @@ enum evq_status evq_gpu_monitor_open(const struct evq_devices *devices, int64_t 
         evq_gpu_monitor_close(monitor);
         return evq_error_set(err, EVQ_E_NOMEM, "threads that read %u GPUs", devices->count);
     }
-    *ret_gauge = monitor;
+    *ret_monitor = monitor;
     return EVQ_OK;
 }
 
@@ -143,7 +143,7 @@ void evq_gpu_monitor_close(struct evq_gpu_monitor *monitor)
         }
     }
     if (left == 0) {
-        gauge_free(monitor);
+        monitor_free(monitor);
     }
 }
 

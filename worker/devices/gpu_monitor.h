@@ -13,7 +13,7 @@ struct evq_gpu_monitor;
 
 /* Starts to read all devices every period_ms. Without NVML nothing is ever read. EVQ_E_NOMEM. */
 enum evq_status evq_gpu_monitor_open(const struct evq_devices *devices, int64_t period_ms,
-                                     struct evq_gpu_monitor **ret_gauge,
+                                     struct evq_gpu_monitor **ret_monitor,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Accepts NULL. Threads that are still inside NVML after one second are abandoned with their

@@ -6,10 +6,11 @@
 #include <sys/stat.h>
 
 #include "shared/base/clock.h"
+#include "worker/evaluators/harness_samples.h"
 #include "worker/evaluators/job_json.h"
 #include "worker/evaluators/program_run.h"
-#include "worker/evaluators/program_samples.h"
 #include "worker/evaluators/result_files.h"
+#include "worker/evaluators/sample_store.h"
 
 #define PATH_BYTES 8192
 
@@ -36,6 +37,37 @@ static enum evq_status paths_make(const struct evq_evaluator *evaluator,
     return evq_job_json_write(request, paths->result, paths->job, err);
 }
 
+/* Keeps the samples of one task, if the suite wants them and the program left some, and notes them
+ * in the result: samples.jsonl or samples_TASK.jsonl of the documented form, or the files of a
+ * harness. */
+static void samples_keep(const struct evq_eval_request *request, const char *form,
+                         struct evq_result *result)
+{
+    struct evq_sample_store *store = evq_sample_store_new(request, result->task, "", "");
+    const struct evq_task_config *task = evq_suite_task(request->suite, result->task);
+    char path[PATH_BYTES];
+
+    if (store == NULL) {
+        return;
+    }
+    if (form[0] != '\0') {
+        const char *source =
+            task != NULL ? evq_pair_get(task->options, task->option_count, "source", result->task)
+                         : result->task;
+        const char *cluster =
+            task != NULL ? evq_pair_get(task->options, task->option_count, "cluster", "") : "";
+        (void)snprintf(path, sizeof(path), "%s/results", request->scratch);
+        evq_harness_samples_add(store, path, strcmp(source, "*") == 0 ? result->task : source, form,
+                                cluster, result);
+    } else {
+        const bool several = request->suite->task_count > 1;
+        (void)snprintf(path, sizeof(path), "%s/samples%s%s.jsonl", request->scratch,
+                       several ? "_" : "", several ? result->task : "");
+        evq_sample_store_add_file(store, path);
+    }
+    evq_sample_store_finish(store, result);
+}
+
 static enum evq_status results_report(const struct evq_evaluator *evaluator,
                                       const struct evq_command_place *place,
                                       const struct evq_eval_request *request,
@@ -48,7 +80,7 @@ static enum evq_status results_report(const struct evq_evaluator *evaluator,
         result->device = place->devices[0] != '\0' ? place->devices : "cpu";
         result->timing.compute_us = compute_us / (int64_t)results->count;
         result->timing.samples = result->n > 0 ? result->n : 0;
-        evq_program_samples_keep(request, evaluator->results, result);
+        samples_keep(request, evaluator->results, result);
         const enum evq_status status = report->task(report->context, result, err);
         if (status != EVQ_OK) {
             return status;

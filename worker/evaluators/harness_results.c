@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "worker/evaluators/json.h"
+#include "worker/evaluators/python_json.h"
 
 #define DEPTH_MAX   6
 #define ENTRIES_MAX 100000
@@ -103,7 +103,7 @@ static json_t *task_clean(const json_t *json, const char *task, json_t *metrics)
     json_object_foreach(metrics, key, value)
     {
         // Texts such as "alias" and "N/A" are not metrics, and neither are "n" and "sample_len".
-        if (evq_json_number(value, &number) && strcmp(key, "n") != 0 &&
+        if (evq_python_json_number(value, &number) && strcmp(key, "n") != 0 &&
             strcmp(key, "sample_len") != 0) {
             (void)json_object_set(clean, key,
                                   value); // If memory runs out, the check for all tasks notices it.
@@ -150,7 +150,7 @@ enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, jso
     if (status == EVQ_E_NOT_FOUND) {
         return evq_error_set(err, status, "no results*.json or *_results.json beneath '%s'", path);
     }
-    status = status == EVQ_OK ? evq_json_file(dir_fd, name, bytes_max, &json, err) : status;
+    status = status == EVQ_OK ? evq_python_json_file(dir_fd, name, bytes_max, &json, err) : status;
     evq_file_close(&dir_fd);
     if (status != EVQ_OK) {
         return status;

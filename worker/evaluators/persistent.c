@@ -13,11 +13,11 @@
 #include "shared/base/file.h"
 #include "worker/evaluators/environment.h"
 #include "worker/evaluators/job_json.h"
-#include "worker/evaluators/json.h"
 #include "worker/evaluators/line_pipe.h"
 #include "worker/evaluators/process.h"
 #include "worker/evaluators/program_log.h"
 #include "worker/evaluators/program_run.h"
+#include "worker/evaluators/python_json.h"
 #include "worker/evaluators/result_files.h"
 #include "worker/evaluators/task_lines.h"
 
@@ -208,7 +208,7 @@ static int64_t json_count(const json_t *json, const char *key)
 {
     double value = -1;
 
-    return evq_json_number(json_object_get(json, key), &value) && value >= 0 && value < 9e15
+    return evq_python_json_number(json_object_get(json, key), &value) && value >= 0 && value < 9e15
                ? (int64_t)value
                : -1;
 }
@@ -280,7 +280,8 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
 {
     json_t *line = NULL;
 
-    enum evq_status status = evq_json_object(text, bytes, "a line on standard output", &line, err);
+    enum evq_status status =
+        evq_python_json_object(text, bytes, "a line on standard output", &line, err);
     if (status != EVQ_OK) {
         return status;
     }

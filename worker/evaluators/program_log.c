@@ -13,121 +13,119 @@
 #define READS_PER_CALL 16
 #define CUT_NOTE       "\n[evalq: the log reached its limit; the rest was dropped]\n"
 
-void evq_program_log_switch(struct evq_program_log *output, const char *path)
+void evq_program_log_switch(struct evq_program_log *log, const char *path)
 {
-    evq_file_close(&output->file_fd);
-    output->bytes = 0;
-    output->tail_bytes = output->tail_at = 0;
-    output->file_due = path != NULL;
-    (void)snprintf(output->path, sizeof(output->path), "%s", path != NULL ? path : "");
+    evq_file_close(&log->file_fd);
+    log->bytes = 0;
+    log->tail_bytes = log->tail_at = 0;
+    log->file_due = path != NULL;
+    (void)snprintf(log->path, sizeof(log->path), "%s", path != NULL ? path : "");
     if (path != NULL) {
         (void)unlink(path); // A file of an earlier attempt may have this name.
     }
 }
 
 enum evq_status evq_program_log_open(const char *path, int64_t bytes_max,
-                                     struct evq_program_log *ret_output, struct evq_error *err)
+                                     struct evq_program_log *ret_log, struct evq_error *err)
 {
     int fds[2];
 
-    memset(ret_output, 0, sizeof(*ret_output));
-    ret_output->read_fd = ret_output->write_fd = ret_output->file_fd = -1;
-    ret_output->bytes_max = bytes_max;
-    evq_program_log_switch(ret_output, path);
+    memset(ret_log, 0, sizeof(*ret_log));
+    ret_log->read_fd = ret_log->write_fd = ret_log->file_fd = -1;
+    ret_log->bytes_max = bytes_max;
+    evq_program_log_switch(ret_log, path);
     if (pipe2(fds, O_CLOEXEC) != 0) {
         const int pipe_errno = errno;
-        evq_program_log_close(ret_output);
+        evq_program_log_close(ret_log);
         return evq_error_set(err, EVQ_E_IO, "pipe for the log: %s", strerror(pipe_errno));
     }
     (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
-    ret_output->read_fd = fds[0];
-    ret_output->write_fd = fds[1];
+    ret_log->read_fd = fds[0];
+    ret_log->write_fd = fds[1];
     return EVQ_OK;
 }
 
-void evq_program_log_close(struct evq_program_log *output)
+void evq_program_log_close(struct evq_program_log *log)
 {
-    evq_file_close(&output->read_fd);
-    evq_file_close(&output->write_fd);
-    evq_file_close(&output->file_fd);
+    evq_file_close(&log->read_fd);
+    evq_file_close(&log->write_fd);
+    evq_file_close(&log->file_fd);
 }
 
-void evq_program_log_started(struct evq_program_log *output)
+void evq_program_log_started(struct evq_program_log *log)
 {
-    evq_file_close(&output->write_fd);
+    evq_file_close(&log->write_fd);
 }
 
-static void file_write(struct evq_program_log *output, const uint8_t *data, size_t bytes)
+static void file_write(struct evq_program_log *log, const uint8_t *data, size_t bytes)
 {
-    if (output->file_due) {
-        output->file_due = false;
-        output->file_fd =
-            open(output->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
+    if (log->file_due) {
+        log->file_due = false;
+        log->file_fd = open(log->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
     }
     // If the disk is full, the log is lost but the evaluation goes on.
-    if (output->file_fd >= 0 &&
-        evq_file_write(output->file_fd, data, bytes, "log", NULL) != EVQ_OK) {
-        evq_file_close(&output->file_fd);
+    if (log->file_fd >= 0 && evq_file_write(log->file_fd, data, bytes, "log", NULL) != EVQ_OK) {
+        evq_file_close(&log->file_fd);
     }
 }
 
-static void output_take(struct evq_program_log *output, const uint8_t *data, size_t bytes)
+static void output_take(struct evq_program_log *log, const uint8_t *data, size_t bytes)
 {
-    const int64_t room = output->bytes_max - output->bytes;
+    const int64_t room = log->bytes_max - log->bytes;
 
     if (room > 0 && (int64_t)bytes < room) {
-        file_write(output, data, bytes);
+        file_write(log, data, bytes);
     } else if (room > 0) {
-        file_write(output, data, (size_t)room);
-        file_write(output, (const uint8_t *)CUT_NOTE, sizeof(CUT_NOTE) - 1);
+        file_write(log, data, (size_t)room);
+        file_write(log, (const uint8_t *)CUT_NOTE, sizeof(CUT_NOTE) - 1);
     }
-    output->bytes += (int64_t)bytes;
+    log->bytes += (int64_t)bytes;
     for (size_t i = bytes > EVQ_PROGRAM_LOG_TAIL_BYTES ? bytes - EVQ_PROGRAM_LOG_TAIL_BYTES : 0;
          i < bytes; i++) {
-        output->tail[output->tail_at] = data[i];
-        output->tail_at = (output->tail_at + 1) % EVQ_PROGRAM_LOG_TAIL_BYTES;
-        if (output->tail_bytes < EVQ_PROGRAM_LOG_TAIL_BYTES) {
-            output->tail_bytes++;
+        log->tail[log->tail_at] = data[i];
+        log->tail_at = (log->tail_at + 1) % EVQ_PROGRAM_LOG_TAIL_BYTES;
+        if (log->tail_bytes < EVQ_PROGRAM_LOG_TAIL_BYTES) {
+            log->tail_bytes++;
         }
     }
 }
 
-const char *evq_program_log_where(const struct evq_program_log *output)
+const char *evq_program_log_where(const struct evq_program_log *log)
 {
-    return output->file_fd >= 0 && output->path[0] != '\0' ? output->path : "none";
+    return log->file_fd >= 0 && log->path[0] != '\0' ? log->path : "none";
 }
 
-void evq_program_log_note(struct evq_program_log *output, const char *text)
+void evq_program_log_note(struct evq_program_log *log, const char *text)
 {
-    output_take(output, (const uint8_t *)text, strlen(text));
+    output_take(log, (const uint8_t *)text, strlen(text));
 }
 
-bool evq_program_log_read(struct evq_program_log *output)
+bool evq_program_log_read(struct evq_program_log *log)
 {
     uint8_t chunk[READ_BYTES];
 
-    for (int i = 0; i < READS_PER_CALL && output->read_fd >= 0; i++) {
-        const ssize_t got = read(output->read_fd, chunk, sizeof(chunk));
+    for (int i = 0; i < READS_PER_CALL && log->read_fd >= 0; i++) {
+        const ssize_t got = read(log->read_fd, chunk, sizeof(chunk));
         if (got > 0) {
-            output_take(output, chunk, (size_t)got);
-            output->changes++;
+            output_take(log, chunk, (size_t)got);
+            log->changes++;
         } else if (got == 0) {
-            evq_file_close(&output->read_fd);
+            evq_file_close(&log->read_fd);
         } else if (errno != EINTR) {
             break; // EAGAIN: everything was read.
         }
     }
-    return output->read_fd >= 0;
+    return log->read_fd >= 0;
 }
 
-static size_t tail_copy(const struct evq_program_log *output, char *out)
+static size_t tail_copy(const struct evq_program_log *log, char *out)
 {
-    const size_t first = (output->tail_at + EVQ_PROGRAM_LOG_TAIL_BYTES - output->tail_bytes) %
-                         EVQ_PROGRAM_LOG_TAIL_BYTES;
-    for (size_t i = 0; i < output->tail_bytes; i++) {
-        out[i] = (char)output->tail[(first + i) % EVQ_PROGRAM_LOG_TAIL_BYTES];
+    const size_t first =
+        (log->tail_at + EVQ_PROGRAM_LOG_TAIL_BYTES - log->tail_bytes) % EVQ_PROGRAM_LOG_TAIL_BYTES;
+    for (size_t i = 0; i < log->tail_bytes; i++) {
+        out[i] = (char)log->tail[(first + i) % EVQ_PROGRAM_LOG_TAIL_BYTES];
     }
-    return output->tail_bytes;
+    return log->tail_bytes;
 }
 
 /* Escapes control bytes line by line and keeps the newlines. */
@@ -153,19 +151,19 @@ static size_t text_escape(const char *text, size_t bytes, char *out, size_t out_
     return used;
 }
 
-void evq_program_log_tail(const struct evq_program_log *output, char *out, size_t out_bytes)
+void evq_program_log_tail(const struct evq_program_log *log, char *out, size_t out_bytes)
 {
     char text[EVQ_PROGRAM_LOG_TAIL_BYTES];
-    const size_t bytes = tail_copy(output, text);
+    const size_t bytes = tail_copy(log, text);
     const size_t keep = out_bytes - 1 < bytes ? out_bytes - 1 : bytes;
 
     (void)text_escape(text + (bytes - keep), keep, out, out_bytes);
 }
 
-void evq_program_log_line(const struct evq_program_log *output, char *out, size_t out_bytes)
+void evq_program_log_line(const struct evq_program_log *log, char *out, size_t out_bytes)
 {
     char text[EVQ_PROGRAM_LOG_TAIL_BYTES];
-    size_t end = tail_copy(output, text);
+    size_t end = tail_copy(log, text);
 
     while (end > 0 && (text[end - 1] == '\n' || text[end - 1] == '\r' || text[end - 1] == ' ')) {
         end--;

@@ -31,28 +31,27 @@ struct evq_program_log {
  * byte, because making a file costs up to a millisecond and most programs are silent. After
  * bytes_max bytes the rest is dropped, and the log says so. */
 enum evq_status evq_program_log_open(const char *path, int64_t bytes_max,
-                                     struct evq_program_log *ret_output,
+                                     struct evq_program_log *ret_log,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_program_log_close(
-    struct evq_program_log *output); // Also accepts a log that failed to open.
+void evq_program_log_close(struct evq_program_log *log); // Also accepts a log that failed to open.
 void evq_program_log_started(
-    struct evq_program_log *output); // Call it when the program has its copy of write_fd.
+    struct evq_program_log *log); // Call it when the program has its copy of write_fd.
 
 /* Continues in another file (NULL: none), with count and tail reset. */
-void evq_program_log_switch(struct evq_program_log *output, const char *path);
+void evq_program_log_switch(struct evq_program_log *log, const char *path);
 
 /* Reads what is there, without waiting. False: the other side has closed it. */
-bool evq_program_log_read(struct evq_program_log *output);
+bool evq_program_log_read(struct evq_program_log *log);
 
 /* The path of the log file; "none": nothing was written, or the file could not be made. */
-const char *evq_program_log_where(const struct evq_program_log *output);
+const char *evq_program_log_where(const struct evq_program_log *log);
 
 /* Adds a line of our own, with its newline. */
-void evq_program_log_note(struct evq_program_log *output, const char *text);
+void evq_program_log_note(struct evq_program_log *log, const char *text);
 
 /* Writes as much of the tail as fits, as text. Control bytes are escaped, except newlines. */
-void evq_program_log_tail(const struct evq_program_log *output, char *out, size_t out_bytes);
+void evq_program_log_tail(const struct evq_program_log *log, char *out, size_t out_bytes);
 /* Writes the last line that is not empty, escaped. */
-void evq_program_log_line(const struct evq_program_log *output, char *out, size_t out_bytes);
+void evq_program_log_line(const struct evq_program_log *log, char *out, size_t out_bytes);
 
 #endif

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "worker/evaluators/harness_results.h"
-#include "worker/evaluators/json.h"
+#include "worker/evaluators/python_json.h"
 
 #define FILE_BYTES_MAX   (16U << 20)
 #define STD_ERROR_SUFFIX "_stderr"
@@ -68,7 +68,7 @@ static double std_error_find(const json_t *metrics, const char *metric)
     {
         const char *suffix = std_error_suffix(key);
         if (suffix != NULL && std_error_is_of(key, suffix, metric) && strlen(key) < shortest &&
-            evq_json_number(value, &number)) {
+            evq_python_json_number(value, &number)) {
             found = number;
             shortest = strlen(key);
         }
@@ -94,7 +94,7 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
     if (std_error_suffix(key) != NULL) {
         return EVQ_OK; // It is published with its metric, and is not a metric itself.
     }
-    if (!evq_json_number(value, &number)) {
+    if (!evq_python_json_number(value, &number)) {
         return evq_error_set(err, EVQ_E_INVALID, "%s: metric '%s' of task '%s' is not a number",
                              where, key, result->task);
     }
@@ -297,7 +297,7 @@ enum evq_status evq_result_files_read(const struct evq_suite *suite, const char 
     }
     const bool harness = form[0] != '\0';
     status = harness ? evq_harness_results_read(path, FILE_BYTES_MAX, &json, err)
-                     : evq_json_file(AT_FDCWD, path, FILE_BYTES_MAX, &json, err);
+                     : evq_python_json_file(AT_FDCWD, path, FILE_BYTES_MAX, &json, err);
     if (status == EVQ_OK && !harness && json_is_flat(json)) {
         status =
             suite->task_count == 1

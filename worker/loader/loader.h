@@ -6,8 +6,8 @@
 #define EVQ_WORKER_LOADER_LOADER_H
 
 #include "kernels/backend.h"
-#include "worker/child/progress.h"
 #include "worker/models/model.h"
+#include "worker/progress.h"
 
 /* Memory and threads that move weights into one backend. They are kept between checkpoints. One
  * thread. */

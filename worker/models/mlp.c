@@ -170,7 +170,7 @@ static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
         const struct evq_tensor *tensor = &checkpoint->tensors[i];
         if (strncmp(tensor->name, prefix, prefix_bytes) != 0 ||
             evq_weights_told_to_ignore(mlp->request->task, tensor->name)) {
-            evq_weights_ignore(&ignored, tensor);
+            evq_weights_add_ignored(&ignored, tensor);
         } else {
             status = take_tensor(mlp, tensor, tensor->name + prefix_bytes, err);
         }

@@ -172,7 +172,7 @@ bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *
     return false;
 }
 
-void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *tensor)
+void evq_weights_add_ignored(struct evq_ignored *ignored, const struct evq_tensor *tensor)
 {
     char name[NAME_BYTES];
 
@@ -259,7 +259,7 @@ static enum evq_status check_surplus(const struct weights *weights, const char *
             evq_weights_told_to_ignore(weights->request->task, tensor->name) ||
             (!inside &&
              (!may_be_a_head(weights, tensor) || is_of_a_copy(weights, head_name, tensor->name)))) {
-            evq_weights_ignore(&ignored, tensor);
+            evq_weights_add_ignored(&ignored, tensor);
             continue;
         }
         return evq_error_set(

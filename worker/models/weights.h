@@ -25,7 +25,7 @@ struct evq_ignored {
 
 /* Whether the option `ignore` contains the tensor's name or a prefix of it. */
 bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *name);
-void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *tensor);
+void evq_weights_add_ignored(struct evq_ignored *ignored, const struct evq_tensor *tensor);
 /* Sets model->ignored; EVQ_E_NOMEM. */
 enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, struct evq_model *model,
                                          struct evq_error *err) EVQ_CHECK_RESULT;

@@ -56,7 +56,7 @@ int64_t evq_cause_wait_ms(enum evq_cause cause, uint32_t tries, uint64_t *seed)
     return seed != NULL ? evq_clock_jitter_ms(seed, wait_ms, 25) : wait_ms;
 }
 
-bool evq_cause_retry(enum evq_cause cause, struct evq_backoff *backoff, uint64_t *seed)
+bool evq_cause_count_failure(enum evq_cause cause, struct evq_backoff *backoff, uint64_t *seed)
 {
     backoff->until_ms = evq_clock_mono_ms() + evq_cause_wait_ms(cause, backoff->tries, seed);
     return backoff->tries++ == 0;

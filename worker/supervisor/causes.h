@@ -63,6 +63,6 @@ const struct evq_cause_rule *evq_cause_rule(enum evq_cause cause);
 int64_t evq_cause_wait_ms(enum evq_cause cause, uint32_t tries, uint64_t *seed);
 
 /* Counts one more failure and sets until_ms. Returns true for the first in a row: log that one. */
-bool evq_cause_retry(enum evq_cause cause, struct evq_backoff *backoff, uint64_t *seed);
+bool evq_cause_count_failure(enum evq_cause cause, struct evq_backoff *backoff, uint64_t *seed);
 
 #endif

@@ -90,7 +90,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
         // The job did not reach the child, which is about to die. That is not the job's fault.
         evq_log(EVQ_LOG_WARN, "job_not_started", "job=%s slot=%u reason=%s", lease->claim->id,
                 slot->number, err.message);
-        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+        (void)evq_lease_queue_end(lease, EVQ_OUTBOX_RELEASE);
         evq_slot_kill(slot); // The slot is given no other job until its child was reaped.
         return;
     }
@@ -121,7 +121,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
     }
     if (field == NULL || field->type != EVQ_FIELD_BYTES ||
         evq_codec_result_decode(field->bytes, field->byte_count, &result, &err) != EVQ_OK ||
-        !evq_lease_result(lease, result)) {
+        !evq_lease_complete_result(lease, result)) {
         evq_log(EVQ_LOG_ERROR, "task_bad", "job=%s slot=%u", lease->claim->id, slot->number);
         evq_result_free(result);
         lease->result_lost = true;
@@ -139,7 +139,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
     if (lease->claim->shard_count > 0) {
         evq_lease_part_add(lease, result);
         evq_result_free(result);
-    } else if (!evq_lease_publish(lease, result)) {
+    } else if (!evq_lease_queue_publish(lease, result)) {
         evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", lease->claim->id);
         lease->result_lost = true;
         evq_slot_kill(slot);
@@ -178,7 +178,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
         return;
     }
     if (lease->result_lost) {
-        (void)evq_lease_fail(
+        (void)evq_lease_queue_fail(
             lease, EVQ_FAIL_RETRY,
             "a result of the job could not be parsed or stored; the worker's log has the cause",
             NULL);
@@ -192,11 +192,11 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
     evq_log(EVQ_LOG_INFO, "job_done", "job=%s slot=%u ms=%lld", lease->claim->id, slot->number,
             (long long)(evq_clock_mono_ms() - lease->claimed_ms));
     if (lease->part_failed) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL,
-                             "the partial results of the shard are larger than 64 KiB", NULL);
+        (void)evq_lease_queue_fail(lease, EVQ_FAIL_FATAL,
+                                   "the partial results of the shard are larger than 64 KiB", NULL);
     } else {
-        (void)evq_lease_end(lease, lease->claim->shard_count > 0 ? EVQ_OUTBOX_COMPLETE_SHARD
-                                                                 : EVQ_OUTBOX_COMPLETE);
+        (void)evq_lease_queue_end(lease, lease->claim->shard_count > 0 ? EVQ_OUTBOX_COMPLETE_SHARD
+                                                                       : EVQ_OUTBOX_COMPLETE);
     }
 }
 
@@ -254,11 +254,11 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     if (rule->job == EVQ_CAUSE_JOB_DROP) {
         evq_lease_list_drop(supervisor, lease, cause);
     } else if (rule->job == EVQ_CAUSE_JOB_RELEASE) {
-        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+        (void)evq_lease_queue_end(lease, EVQ_OUTBOX_RELEASE);
     } else if (rule->fail_reason != NULL) {
-        (void)evq_lease_fail(lease, rule->fail, rule->fail_reason, detail);
+        (void)evq_lease_queue_fail(lease, rule->fail, rule->fail_reason, detail);
     } else {
-        (void)evq_lease_fail(lease, kind, reason, detail);
+        (void)evq_lease_queue_fail(lease, kind, reason, detail);
     }
 }
 
@@ -449,7 +449,7 @@ static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot)
         slot->start = (struct evq_backoff){0};
         return;
     }
-    if (evq_cause_retry(EVQ_CAUSE_FORK_FAILED, &slot->start, &supervisor->redis.seed)) {
+    if (evq_cause_count_failure(EVQ_CAUSE_FORK_FAILED, &slot->start, &supervisor->redis.seed)) {
         evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number,
                 err.message);
     }

@@ -67,14 +67,14 @@ static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *clai
     lease_append(supervisor, lease);
     supervisor->jobs_taken++;
     if (claim->job == NULL) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL, claim->record_error, NULL);
+        (void)evq_lease_queue_fail(lease, EVQ_FAIL_FATAL, claim->record_error, NULL);
     } else if (suite == NULL) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "this worker does not offer the job's suite",
-                             NULL);
+        (void)evq_lease_queue_fail(lease, EVQ_FAIL_RETRY,
+                                   "this worker does not offer the job's suite", NULL);
     } else if (claim->merge) {
-        (void)evq_lease_end(lease, EVQ_OUTBOX_MERGE);
+        (void)evq_lease_queue_end(lease, EVQ_OUTBOX_MERGE);
     } else if (suite->shards > 1 && claim->shard_count == 0) {
-        (void)evq_lease_end(lease, EVQ_OUTBOX_SPLIT);
+        (void)evq_lease_queue_end(lease, EVQ_OUTBOX_SPLIT);
         supervisor->jobs_taken--; // The shards of the job are counted instead.
     } else {
         lease->state = EVQ_LEASE_HELD;

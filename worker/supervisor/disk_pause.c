@@ -21,7 +21,7 @@ void evq_disk_pause_begin(struct evq_supervisor *supervisor, const struct evq_su
     if (pause->until_ms > 0) {
         return; // Another slot began its job before the suite was paused.
     }
-    if (evq_cause_retry(EVQ_CAUSE_DISK_FULL, pause, &supervisor->redis.seed)) {
+    if (evq_cause_count_failure(EVQ_CAUSE_DISK_FULL, pause, &supervisor->redis.seed)) {
         evq_log(EVQ_LOG_WARN, "suite_paused", "suite=%s reason=%s", suite->name, reason);
         supervisor->beat_due_ms = 0; // `evalq status` shows it at once.
     }

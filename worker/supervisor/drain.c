@@ -22,7 +22,7 @@ void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t
     supervisor->beat_due_ms = 0;
     for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
         if (lease->state == EVQ_LEASE_HELD) {
-            (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+            (void)evq_lease_queue_end(lease, EVQ_OUTBOX_RELEASE);
         }
     }
 }

@@ -69,7 +69,7 @@ static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **nex
                                            .status = lease->status};
     }
     evq_buffer_init(&json, 0);
-    evq_status_json(supervisor, &json);
+    evq_worker_status_json(supervisor, &json);
     const char *text = evq_buffer_string(&json);
     const enum evq_status status =
         evq_queue_heartbeat(supervisor->redis.queue, supervisor->name, text != NULL ? text : "",

@@ -85,7 +85,7 @@ static struct evq_outbox_item *item_add(struct evq_lease *lease, enum evq_outbox
     return item;
 }
 
-bool evq_lease_publish(struct evq_lease *lease, struct evq_result *result)
+bool evq_lease_queue_publish(struct evq_lease *lease, struct evq_result *result)
 {
     struct evq_outbox_item *item = item_add(lease, EVQ_OUTBOX_PUBLISH);
 
@@ -97,14 +97,14 @@ bool evq_lease_publish(struct evq_lease *lease, struct evq_result *result)
     return true;
 }
 
-bool evq_lease_end(struct evq_lease *lease, enum evq_outbox_kind kind)
+bool evq_lease_queue_end(struct evq_lease *lease, enum evq_outbox_kind kind)
 {
     lease->state = EVQ_LEASE_ENDING;
     return item_add(lease, kind) != NULL;
 }
 
-bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
-                    const char *detail)
+bool evq_lease_queue_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
+                          const char *detail)
 {
     struct evq_outbox_item *item = item_add(lease, EVQ_OUTBOX_FAIL);
 
@@ -128,7 +128,7 @@ bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char
     return true;
 }
 
-bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result)
+bool evq_lease_complete_result(const struct evq_lease *lease, struct evq_result *result)
 {
     const struct evq_job *job = lease->claim->job;
     const struct evq_task_config *task = evq_suite_task(lease->suite, result->task);
@@ -192,19 +192,20 @@ static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *que
     }
     if (status !=
         EVQ_OK) { // The parts do not match. Another attempt of the merge would not change that.
-        return evq_lease_fail(lease, status == EVQ_E_CHANGED ? EVQ_FAIL_CHANGED : EVQ_FAIL_FATAL,
-                              err != NULL ? err->message : "merge", NULL)
+        return evq_lease_queue_fail(lease,
+                                    status == EVQ_E_CHANGED ? EVQ_FAIL_CHANGED : EVQ_FAIL_FATAL,
+                                    err != NULL ? err->message : "merge", NULL)
                    ? EVQ_OK
                    : EVQ_E_NOMEM;
     }
     bool kept = true;
     for (size_t i = 0; i < results.count; i++) {
-        kept = evq_lease_result(lease, results.items[i]) && kept;
-        kept = evq_lease_publish(lease, results.items[i]) && kept;
+        kept = evq_lease_complete_result(lease, results.items[i]) && kept;
+        kept = evq_lease_queue_publish(lease, results.items[i]) && kept;
         results.items[i] = NULL;
     }
     evq_results_free(&results);
-    return kept && evq_lease_end(lease, EVQ_OUTBOX_COMPLETE) ? EVQ_OK : EVQ_E_NOMEM;
+    return kept && evq_lease_queue_end(lease, EVQ_OUTBOX_COMPLETE) ? EVQ_OK : EVQ_E_NOMEM;
 }
 
 enum evq_status evq_lease_send(struct evq_lease *lease, struct evq_queue *queue,

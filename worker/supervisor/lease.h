@@ -64,10 +64,10 @@ void evq_lease_free(struct evq_lease *lease); // Accepts NULL. Drops what was no
 
 /* These append to the outbox and return false if memory runs out. The first end or fail never does,
  * because its memory was reserved at the claim. publish takes over the result in any case. */
-bool evq_lease_publish(struct evq_lease *lease, struct evq_result *result);
-bool evq_lease_end(struct evq_lease *lease, enum evq_outbox_kind kind);
-bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
-                    const char *detail);
+bool evq_lease_queue_publish(struct evq_lease *lease, struct evq_result *result);
+bool evq_lease_queue_end(struct evq_lease *lease, enum evq_outbox_kind kind);
+bool evq_lease_queue_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
+                          const char *detail);
 void evq_lease_outbox_clear(struct evq_lease *lease);
 void evq_lease_outbox_pop(struct evq_lease *lease); // Removes the first item, after it was sent.
 
@@ -76,7 +76,7 @@ void evq_lease_outbox_pop(struct evq_lease *lease); // Removes the first item, a
  * borrowed here live as long as the lease. Returns false if the suite has no such task, or if
  * memory runs out.
  */
-bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result);
+bool evq_lease_complete_result(const struct evq_lease *lease, struct evq_result *result);
 
 /* Adds the result of one task of a shard to the shard's part. */
 void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result);

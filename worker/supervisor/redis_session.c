@@ -68,7 +68,7 @@ bool evq_redis_session_note(struct evq_redis_session *session, enum evq_status s
         evq_log(EVQ_LOG_WARN, "redis_away", "status=%s reason=%s", evq_status_name(status),
                 err->message);
     }
-    (void)evq_cause_retry(EVQ_CAUSE_REDIS_AWAY, backoff, &session->seed);
+    (void)evq_cause_count_failure(EVQ_CAUSE_REDIS_AWAY, backoff, &session->seed);
     evq_redis_session_wait_drop(session);
     return false;
 }

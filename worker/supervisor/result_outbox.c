@@ -24,7 +24,7 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
     evq_lease_list_detach(supervisor, lease);
     evq_lease_outbox_clear(lease);
-    if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err->message, NULL)) {
+    if (again || !evq_lease_queue_fail(lease, EVQ_FAIL_FATAL, err->message, NULL)) {
         evq_lease_list_drop(supervisor, lease, EVQ_CAUSE_STALE);
         return false;
     }

@@ -127,7 +127,7 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
     evq_buffer_text(out, "}");
 }
 
-void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out)
+void evq_worker_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out)
 {
     // If a machine has very many slots, only as many as fit are shown.
     for (uint32_t shown = supervisor->slot_count;; shown /= 2) {

@@ -120,10 +120,10 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
         count = (int32_t)devices.count > each ? (int32_t)devices.count / each : 1;
     }
     if (devices.count > 0) {
-        const enum evq_status gauged =
+        const enum evq_status monitored =
             evq_gpu_monitor_open(&devices, supervisor->heartbeat_ms, &supervisor->gpu_monitor, err);
-        if (gauged != EVQ_OK) {
-            return gauged;
+        if (monitored != EVQ_OK) {
+            return monitored;
         }
     }
     supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));

@@ -212,6 +212,6 @@ void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 /* ---- status.c ---- */
 
 /* Writes what `evalq status` shows of this worker: one JSON object of at most 8 KiB. */
-void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out);
+void evq_worker_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "worker/tasks/task.h"
 #include "worker/tasks/task_options.h"
-#include "worker/tasks/windowing.h"
+#include "worker/tasks/window_modes.h"
 
 enum { SUM_N, SUM_TOKENS, SUM_WORDS, SUM_BYTES, SUM_NAN, SUM_LOSS, SUM_BATCH_LOSS, SUM_COUNT };
 _Static_assert(SUM_COUNT <= EVQ_TASK_SUMS_MAX, "EVQ_TASK_SUMS_MAX is too small");
@@ -103,17 +103,17 @@ static enum evq_status perplexity_windows(struct evq_windows *windows, struct ev
     }
     switch (settings.mode) {
     case MODE_ROLLING:
-        return evq_windowing_rolling(windows, err);
+        return evq_window_modes_rolling(windows, err);
     case MODE_STRIDED:
-        return evq_windowing_strided(
+        return evq_window_modes_strided(
             windows, settings.stride > 0 ? (int32_t)settings.stride : (windows->length_max + 1) / 2,
             err);
     case MODE_BLOCKS:
-        return evq_windowing_blocks(windows, err);
+        return evq_window_modes_blocks(windows, err);
     default:
         return settings.joined
-                   ? evq_windowing_joined(windows, (int32_t)settings.batch_size, err)
-                   : evq_windowing_documents(windows, (int32_t)settings.batch_size, err);
+                   ? evq_window_modes_joined(windows, (int32_t)settings.batch_size, err)
+                   : evq_window_modes_documents(windows, (int32_t)settings.batch_size, err);
     }
 }
 
@@ -121,7 +121,7 @@ static enum evq_status perplexity_windows(struct evq_windows *windows, struct ev
 static void add_batches(struct evq_task_sum *sums, const struct evq_windows *windows,
                         const struct settings *settings)
 {
-    const int64_t samples = evq_windowing_samples(windows, settings->joined);
+    const int64_t samples = evq_window_modes_samples(windows, settings->joined);
     int64_t next = 0;
 
     for (int64_t i = 0; i < windows->count; i = next) {

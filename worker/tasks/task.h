@@ -12,7 +12,7 @@
 #include "shared/queue/result.h"
 #include "shared/samples/sample.h"
 #include "worker/datasets/dataset.h"
-#include "worker/tasks/window.h"
+#include "worker/tasks/windows.h"
 
 #define EVQ_TASK_SUMS_MAX   8         // Most sums of a task. Each task asserts that its sums fit.
 #define EVQ_TASK_LENGTH_MAX (1 << 24) // Most tokens of a sequence.

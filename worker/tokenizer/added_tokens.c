@@ -6,13 +6,12 @@
 #include "worker/tokenizer/unicode.h"
 
 enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
-                                     const struct evq_definition_added *token,
-                                     struct evq_error *err)
+                                     const struct evq_added_token *token, struct evq_error *err)
 {
     if (added->count == added->room) {
         // There are few, so this cannot overflow.
         const size_t room = added->room == 0 ? 16 : 2 * added->room;
-        struct evq_definition_added *grown = realloc(added->tokens, room * sizeof(*grown));
+        struct evq_added_token *grown = realloc(added->tokens, room * sizeof(*grown));
         if (grown == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "%zu added tokens", room);
         }
@@ -34,8 +33,8 @@ enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
 
 static int by_content(const void *left, const void *right)
 {
-    const struct evq_definition_text a = ((const struct evq_definition_added *)left)->content;
-    const struct evq_definition_text b = ((const struct evq_definition_added *)right)->content;
+    const struct evq_tokenizer_text a = ((const struct evq_added_token *)left)->content;
+    const struct evq_tokenizer_text b = ((const struct evq_added_token *)right)->content;
     const int order = memcmp(a.text, b.text, a.bytes < b.bytes ? a.bytes : b.bytes);
 
     return order != 0 ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
@@ -50,10 +49,10 @@ enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char
         qsort(added->tokens, added->count, sizeof(*added->tokens), by_content);
     }
     for (size_t i = 0; i < added->count; i++) {
-        const struct evq_definition_text content = added->tokens[i].content;
+        const struct evq_tokenizer_text content = added->tokens[i].content;
         if (i > 0 && by_content(&added->tokens[i - 1], &added->tokens[i]) == 0) {
             return evq_error_set(err, EVQ_E_CORRUPT, "'%s': the added token '%s' comes twice", path,
-                                 evq_definition_shown(content, shown, sizeof(shown)));
+                                 evq_tokenizer_text_shown(content, shown, sizeof(shown)));
         }
         added->first[(unsigned char)content.text[0] + 1]++;
     }
@@ -91,10 +90,10 @@ static size_t lower(const struct evq_added_tokens *added, size_t low, size_t hig
 
 /* Finds the longest token that text begins with, or NULL. Tokens that share their first bytes are
  * neighbours, and each further byte narrows the range. */
-static const struct evq_definition_added *longest(const struct evq_added_tokens *added,
-                                                  const char *text, size_t bytes)
+static const struct evq_added_token *longest(const struct evq_added_tokens *added, const char *text,
+                                             size_t bytes)
 {
-    const struct evq_definition_added *best = NULL;
+    const struct evq_added_token *best = NULL;
     const unsigned char first = (unsigned char)text[0];
     size_t low = added->first[first];
     size_t high = added->first[first + 1];
@@ -132,8 +131,8 @@ static bool in_word(const char *text, size_t from, size_t to, size_t bytes)
 
 /* Widens the match over the white space that the token strips, but not into text that was taken
  * already. */
-static void strip(const struct evq_definition_added *token, const char *text, size_t bytes,
-                  size_t taken, struct evq_added_tokens_match *match)
+static void strip(const struct evq_added_token *token, const char *text, size_t bytes, size_t taken,
+                  struct evq_added_tokens_match *match)
 {
     const unsigned char *start = (const unsigned char *)text;
     size_t length = 0;
@@ -163,7 +162,7 @@ bool evq_added_tokens_next(const struct evq_added_tokens *added, const char *tex
         if (added->first[byte] == added->first[byte + 1]) {
             continue;
         }
-        const struct evq_definition_added *token = longest(added, text + i, bytes - i);
+        const struct evq_added_token *token = longest(added, text + i, bytes - i);
         if (token == NULL) {
             continue;
         }

@@ -5,10 +5,10 @@
 #ifndef EVQ_WORKER_TOKENIZER_ADDED_TOKENS_H
 #define EVQ_WORKER_TOKENIZER_ADDED_TOKENS_H
 
-#include "worker/tokenizer/definition.h"
+#include "worker/tokenizer/tokenizer_json.h"
 
-struct evq_added_tokens {                // Starts as zeros, and then finds nothing.
-    struct evq_definition_added *tokens; // Sorted by content.
+struct evq_added_tokens {           // Starts as zeros, and then finds nothing.
+    struct evq_added_token *tokens; // Sorted by content.
     size_t count, room;
     uint32_t first[257]; // Where the tokens that begin with each byte start.
 };
@@ -22,7 +22,7 @@ struct evq_added_tokens_match {
 /* Add tokens (content and written are copied; EVQ_E_NOMEM), then sort once. EVQ_E_CORRUPT names a
  * content that came twice. */
 enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
-                                     const struct evq_definition_added *token,
+                                     const struct evq_added_token *token,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char *path,
                                       struct evq_error *err) EVQ_CHECK_RESULT;

@@ -6,7 +6,7 @@
 #ifndef EVQ_WORKER_TOKENIZER_BPE_H
 #define EVQ_WORKER_TOKENIZER_BPE_H
 
-#include "worker/tokenizer/definition.h"
+#include "worker/tokenizer/tokenizer_json.h"
 
 #define EVQ_BPE_NONE UINT64_MAX // There is no merge; sorts after all ranks.
 
@@ -53,7 +53,7 @@ struct evq_bpe_work { // Starts as zeros.
 
 /* Builds the tables; bpe starts as zeros. EVQ_E_CORRUPT, EVQ_E_INVALID, EVQ_E_LIMIT, EVQ_E_NOMEM.
  */
-enum evq_status evq_bpe_build(const struct evq_definition *definition, struct evq_bpe *bpe,
+enum evq_status evq_bpe_build(const struct evq_tokenizer_json *definition, struct evq_bpe *bpe,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_bpe_free(struct evq_bpe *bpe);
 

@@ -10,7 +10,7 @@
 #define UNDER "\xe2\x96\x81"
 
 struct names {                                 // The vocabulary as it is written: from token to id.
-    const struct evq_definition_entry **slots; // NULL: empty.
+    const struct evq_vocabulary_entry **slots; // NULL: empty.
     size_t mask;
 };
 
@@ -25,13 +25,13 @@ static size_t slots_for(size_t count)
     return slots;
 }
 
-static const struct evq_definition_entry **name_slot(const struct names *names, const char *text,
+static const struct evq_vocabulary_entry **name_slot(const struct names *names, const char *text,
                                                      size_t bytes)
 {
     size_t at = (size_t)XXH3_64bits(text, bytes) & names->mask;
 
     while (names->slots[at] != NULL) {
-        const struct evq_definition_text token = names->slots[at]->token;
+        const struct evq_tokenizer_text token = names->slots[at]->token;
         if (token.bytes == bytes && memcmp(token.text, text, bytes) == 0) {
             break;
         }
@@ -42,12 +42,12 @@ static const struct evq_definition_entry **name_slot(const struct names *names, 
 
 static int32_t name_id(const struct names *names, const char *text, size_t bytes)
 {
-    const struct evq_definition_entry *entry = *name_slot(names, text, bytes);
+    const struct evq_vocabulary_entry *entry = *name_slot(names, text, bytes);
 
     return entry != NULL ? entry->id : -1;
 }
 
-static enum evq_status read_names(const struct evq_definition *definition, struct evq_bpe *bpe,
+static enum evq_status read_names(const struct evq_tokenizer_json *definition, struct evq_bpe *bpe,
                                   struct names *names, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -59,21 +59,21 @@ static enum evq_status read_names(const struct evq_definition *definition, struc
     }
     const size_t slots = slots_for(definition->entry_count);
     names->mask = slots - 1;
-    names->slots = calloc(slots, sizeof(const struct evq_definition_entry *));
+    names->slots = calloc(slots, sizeof(const struct evq_vocabulary_entry *));
     uint8_t *seen = calloc((size_t)bpe->id_max + 1, 1);
     if (names->slots == NULL || seen == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s': %zu tokens", definition->path,
                                definition->entry_count);
     }
     for (size_t i = 0; status == EVQ_OK && i < definition->entry_count; i++) {
-        const struct evq_definition_entry *entry = &definition->entries[i];
-        const struct evq_definition_entry **slot =
+        const struct evq_vocabulary_entry *entry = &definition->entries[i];
+        const struct evq_vocabulary_entry **slot =
             name_slot(names, entry->token.text, entry->token.bytes);
         if (*slot != NULL || seen[entry->id] != 0) {
-            status = evq_definition_bad(
+            status = evq_tokenizer_json_bad(
                 definition, err, "its vocabulary has %s twice: '%s' with id %d",
                 *slot != NULL ? "a token" : "an id",
-                evq_definition_shown(entry->token, shown, sizeof(shown)), (int)entry->id);
+                evq_tokenizer_text_shown(entry->token, shown, sizeof(shown)), (int)entry->id);
             break;
         }
         *slot = entry;
@@ -99,7 +99,7 @@ static int byte_of(uint32_t code)
 }
 
 /* Writes the token's bytes as they are in a piece to out; false: no piece can contain it. */
-static bool piece_form(const struct evq_bpe *bpe, struct evq_definition_text token, char *out,
+static bool piece_form(const struct evq_bpe *bpe, struct evq_tokenizer_text token, char *out,
                        size_t *ret_bytes)
 {
     size_t written = 0;
@@ -121,7 +121,7 @@ static bool piece_form(const struct evq_bpe *bpe, struct evq_definition_text tok
     return true;
 }
 
-static enum evq_status build_words(const struct evq_definition *definition, struct evq_bpe *bpe,
+static enum evq_status build_words(const struct evq_tokenizer_json *definition, struct evq_bpe *bpe,
                                    struct evq_error *err)
 {
     size_t total = 0;
@@ -146,7 +146,7 @@ static enum evq_status build_words(const struct evq_definition *definition, stru
     }
     char *text = bpe->texts;
     for (size_t i = 0; i < definition->entry_count; i++) {
-        const struct evq_definition_entry *entry = &definition->entries[i];
+        const struct evq_vocabulary_entry *entry = &definition->entries[i];
         size_t bytes = 0;
         if (!piece_form(bpe, entry->token, text, &bytes) || bytes == 0) {
             continue;
@@ -164,8 +164,9 @@ static enum evq_status build_words(const struct evq_definition *definition, stru
     return EVQ_OK;
 }
 
-static enum evq_status build_fallback(const struct evq_definition *definition, struct evq_bpe *bpe,
-                                      const struct names *names, struct evq_error *err)
+static enum evq_status build_fallback(const struct evq_tokenizer_json *definition,
+                                      struct evq_bpe *bpe, const struct names *names,
+                                      struct evq_error *err)
 {
     char name[8];
     char shown[260];
@@ -174,7 +175,7 @@ static enum evq_status build_fallback(const struct evq_definition *definition, s
         (void)snprintf(name, sizeof(name), "<0x%02X>", byte);
         bpe->fallback_ids[byte] = name_id(names, name, strlen(name));
         if (bpe->byte_level && bpe->byte_fallback && bpe->byte_ids[byte] < 0) {
-            return evq_definition_refuse(
+            return evq_tokenizer_json_refuse(
                 definition, err, "is byte-level, falls back to bytes and lacks the byte 0x%02x",
                 byte);
         }
@@ -185,18 +186,19 @@ static enum evq_status build_fallback(const struct evq_definition *definition, s
     }
     bpe->unk = name_id(names, definition->unk.text, definition->unk.bytes);
     if (bpe->unk < 0) {
-        return evq_definition_bad(definition, err, "unk_token '%s' is not in its vocabulary",
-                                  evq_definition_shown(definition->unk, shown, sizeof(shown)));
+        return evq_tokenizer_json_bad(
+            definition, err, "unk_token '%s' is not in its vocabulary",
+            evq_tokenizer_text_shown(definition->unk, shown, sizeof(shown)));
     }
     return EVQ_OK;
 }
 
-static bool begins_with_under(struct evq_definition_text text)
+static bool begins_with_under(struct evq_tokenizer_text text)
 {
     return text.bytes >= 3 && memcmp(text.text, UNDER, 3) == 0;
 }
 
-static bool ends_with_under(struct evq_definition_text text)
+static bool ends_with_under(struct evq_tokenizer_text text)
 {
     return text.bytes >= 3 && memcmp(text.text + text.bytes - 3, UNDER, 3) == 0;
 }
@@ -212,11 +214,11 @@ static void put_merge(struct evq_bpe *bpe, uint64_t pair, uint64_t result)
     bpe->merges[at] = (struct evq_bpe_merge){pair, result};
 }
 
-static enum evq_status add_merge(const struct evq_definition *definition, struct evq_bpe *bpe,
+static enum evq_status add_merge(const struct evq_tokenizer_json *definition, struct evq_bpe *bpe,
                                  const struct names *names, size_t rank, struct evq_buffer *joined,
                                  struct evq_error *err)
 {
-    const struct evq_definition_merge *merge = &definition->merges[rank];
+    const struct evq_vocabulary_merge *merge = &definition->merges[rank];
     char left[260];
     char right[260];
 
@@ -230,13 +232,13 @@ static enum evq_status add_merge(const struct evq_definition *definition, struct
     const int32_t right_id = name_id(names, merge->right.text, merge->right.bytes);
     const int32_t id = name_id(names, (const char *)joined->data, joined->bytes);
     if (left_id < 0 || right_id < 0 || id < 0) {
-        return evq_definition_bad(definition, err,
-                                  "merge %zu joins '%s' and '%s', and its vocabulary lacks %s",
-                                  rank, evq_definition_shown(merge->left, left, sizeof(left)),
-                                  evq_definition_shown(merge->right, right, sizeof(right)),
-                                  left_id < 0    ? "the first"
-                                  : right_id < 0 ? "the second"
-                                                 : "what they make");
+        return evq_tokenizer_json_bad(
+            definition, err, "merge %zu joins '%s' and '%s', and its vocabulary lacks %s", rank,
+            evq_tokenizer_text_shown(merge->left, left, sizeof(left)),
+            evq_tokenizer_text_shown(merge->right, right, sizeof(right)),
+            left_id < 0    ? "the first"
+            : right_id < 0 ? "the second"
+                           : "what they make");
     }
     if (begins_with_under(merge->right) && !ends_with_under(merge->left)) {
         bpe->divides_at_under = false;
@@ -258,8 +260,9 @@ static bool drops_characters(const struct evq_bpe *bpe)
     return bpe->unk < 0 && !bytes;
 }
 
-static enum evq_status build_merges(const struct evq_definition *definition, struct evq_bpe *bpe,
-                                    const struct names *names, struct evq_error *err)
+static enum evq_status build_merges(const struct evq_tokenizer_json *definition,
+                                    struct evq_bpe *bpe, const struct names *names,
+                                    struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     struct evq_buffer joined;
@@ -287,14 +290,14 @@ static enum evq_status build_merges(const struct evq_definition *definition, str
 
 /* Checks the ids of added tokens. Hugging Face `tokenizers` uses the id of the vocabulary, or the
  * next free one, whatever the file says. So the file must agree. */
-static enum evq_status check_added(const struct evq_definition *definition,
+static enum evq_status check_added(const struct evq_tokenizer_json *definition,
                                    const struct names *names, struct evq_error *err)
 {
     size_t next = definition->entry_count;
     char shown[260];
 
     for (size_t i = 0; i < definition->added_count; i++) {
-        const struct evq_definition_added *added = &definition->added[i];
+        const struct evq_added_token *added = &definition->added[i];
         if (added->content.bytes == 0) {
             continue; // Such a token is never found.
         }
@@ -303,16 +306,16 @@ static enum evq_status check_added(const struct evq_definition *definition,
             id = (int32_t)next++; // Both counts are limited.
         }
         if (id != added->id) {
-            return evq_definition_refuse(
+            return evq_tokenizer_json_refuse(
                 definition, err, "gives the added token '%s' the id %d, expected %d by its place",
-                evq_definition_shown(added->content, shown, sizeof(shown)), (int)added->id,
+                evq_tokenizer_text_shown(added->content, shown, sizeof(shown)), (int)added->id,
                 (int)id);
         }
     }
     return EVQ_OK;
 }
 
-static enum evq_status check_template(const struct evq_definition *definition,
+static enum evq_status check_template(const struct evq_tokenizer_json *definition,
                                       struct evq_error *err)
 {
     size_t end = 0;
@@ -329,14 +332,14 @@ static enum evq_status check_template(const struct evq_definition *definition,
                                ? definition->before[i]
                                : definition->after[i - definition->before_count];
         if ((size_t)id >= end) {
-            return evq_definition_bad(
+            return evq_tokenizer_json_bad(
                 definition, err, "the template has the id %d, expected below %zu", (int)id, end);
         }
     }
     return EVQ_OK;
 }
 
-enum evq_status evq_bpe_build(const struct evq_definition *definition, struct evq_bpe *bpe,
+enum evq_status evq_bpe_build(const struct evq_tokenizer_json *definition, struct evq_bpe *bpe,
                               struct evq_error *err)
 {
     struct names names = {0};

@@ -203,7 +203,7 @@ static enum evq_status tell(struct encoding *encoding)
                : EVQ_OK;
 }
 
-static enum evq_status add_run(struct encoding *encoding, struct evq_definition_text text)
+static enum evq_status add_run(struct encoding *encoding, struct evq_tokenizer_text text)
 {
     const enum evq_pretokenizer_kind scan = encoding->tokenizer->steps.scan;
     enum evq_status status = EVQ_OK;
@@ -221,22 +221,22 @@ static enum evq_status add_run(struct encoding *encoding, struct evq_definition_
     return status;
 }
 
-static enum evq_status add_stretch(struct encoding *encoding, struct evq_definition_text text,
+static enum evq_status add_stretch(struct encoding *encoding, struct evq_tokenizer_text text,
                                    bool first)
 {
-    const struct evq_normalizer *steps = &encoding->tokenizer->steps;
+    const struct evq_text_steps *steps = &encoding->tokenizer->steps;
     enum evq_status status = EVQ_OK;
 
     if (text.bytes == 0) {
         return EVQ_OK;
     }
-    status = evq_normalizer_prepare(steps, text, first, &encoding->scratch->prepared, &text,
-                                    encoding->err);
+    status = evq_text_steps_add_prefix(steps, text, first, &encoding->scratch->prepared, &text,
+                                       encoding->err);
     while (status == EVQ_OK && text.bytes > 0) {
         bool number = false;
-        const size_t run = evq_normalizer_run(steps, text, &number);
+        const size_t run = evq_text_steps_first_part(steps, text, &number);
         status = number ? add_piece(encoding, text.text, run)
-                        : add_run(encoding, (struct evq_definition_text){text.text, run});
+                        : add_run(encoding, (struct evq_tokenizer_text){text.text, run});
         text.text += run;
         text.bytes -= run;
     }
@@ -244,11 +244,11 @@ static enum evq_status add_stretch(struct encoding *encoding, struct evq_definit
 }
 
 typedef enum evq_status (*stretch_function)(struct encoding *encoding,
-                                            struct evq_definition_text text, bool first);
+                                            struct evq_tokenizer_text text, bool first);
 
 /* Passes the text between the added tokens to `next`, and the added tokens to out. */
 static enum evq_status divide(struct encoding *encoding, const struct evq_added_tokens *added,
-                              struct evq_definition_text text, bool first, stretch_function next)
+                              struct evq_tokenizer_text text, bool first, stretch_function next)
 {
     enum evq_status status = EVQ_OK;
     struct evq_added_tokens_match match;
@@ -260,7 +260,7 @@ static enum evq_status divide(struct encoding *encoding, const struct evq_added_
            evq_added_tokens_next(added, text.text, text.bytes, &at, &taken, &match)) {
         if (done < match.from) {
             status =
-                next(encoding, (struct evq_definition_text){text.text + done, match.from - done},
+                next(encoding, (struct evq_tokenizer_text){text.text + done, match.from - done},
                      first && done == 0);
         }
         // Otherwise an earlier token stripped all of it.
@@ -270,18 +270,18 @@ static enum evq_status divide(struct encoding *encoding, const struct evq_added_
         done = match.to;
     }
     if (status == EVQ_OK && done < text.bytes) {
-        status = next(encoding, (struct evq_definition_text){text.text + done, text.bytes - done},
+        status = next(encoding, (struct evq_tokenizer_text){text.text + done, text.bytes - done},
                       first && done == 0);
     }
     return status;
 }
 
-static enum evq_status add_raw(struct encoding *encoding, struct evq_definition_text text,
+static enum evq_status add_raw(struct encoding *encoding, struct evq_tokenizer_text text,
                                bool first)
 {
     struct evq_tokenizer_scratch *scratch = encoding->scratch;
 
-    enum evq_status status = evq_normalizer_normalize(
+    enum evq_status status = evq_text_steps_normalize(
         &encoding->tokenizer->steps, text, scratch->normal, &scratch->codes, &text, encoding->err);
     if (status != EVQ_OK) {
         return status;
@@ -309,7 +309,7 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
                                 .err = err,
                                 .bytes = bytes,
                                 .told = EVQ_TOKENIZER_TOLD_BYTES};
-    struct evq_definition_text whole = {text, bytes};
+    struct evq_tokenizer_text whole = {text, bytes};
     const size_t count_before = out->count;
     enum evq_status status = EVQ_OK;
 
@@ -320,8 +320,8 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
         if (scratch->repaired.failed) {
             return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes of text", bytes);
         }
-        whole = (struct evq_definition_text){(const char *)scratch->repaired.data,
-                                             scratch->repaired.bytes};
+        whole = (struct evq_tokenizer_text){(const char *)scratch->repaired.data,
+                                            scratch->repaired.bytes};
     }
     if (add_special) {
         status = append(&encoding, tokenizer->before, tokenizer->before_count);

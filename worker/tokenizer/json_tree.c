@@ -8,20 +8,20 @@ struct levels { // The open objects and arrays, and where their next element goe
     size_t depth;
 };
 
-static enum evq_status check_key(const struct evq_json_tree *object, struct evq_definition_text key,
+static enum evq_status check_key(const struct evq_json_tree *object, struct evq_tokenizer_text key,
                                  struct evq_error *err)
 {
     char shown[260];
 
     if (evq_json_tree_get(object, key.text) != NULL) {
         return evq_error_set(err, EVQ_E_CORRUPT, "the key '%s' comes twice in one object",
-                             evq_definition_shown(key, shown, sizeof(shown)));
+                             evq_tokenizer_text_shown(key, shown, sizeof(shown)));
     }
     return EVQ_OK;
 }
 
 static enum evq_status add(struct levels *levels, const struct evq_json_token *token,
-                           struct evq_definition_text key, struct evq_arena *arena,
+                           struct evq_tokenizer_text key, struct evq_arena *arena,
                            struct evq_error *err)
 {
     struct evq_json_tree *node = evq_arena_alloc(arena, sizeof(*node));
@@ -31,7 +31,7 @@ static enum evq_status add(struct levels *levels, const struct evq_json_token *t
     }
     *node = (struct evq_json_tree){.kind = token->kind, .key = key};
     if (token->kind == EVQ_JSON_STRING || token->kind == EVQ_JSON_NUMBER) {
-        node->text = (struct evq_definition_text){token->text, token->bytes};
+        node->text = (struct evq_tokenizer_text){token->text, token->bytes};
     }
     *levels->end[levels->depth] = node;
     levels->end[levels->depth] = &node->next;
@@ -50,18 +50,18 @@ enum evq_status evq_json_tree_read(struct evq_json *json, const struct evq_json_
     struct evq_json_tree *root = NULL;
     struct levels levels = {.end = {&root}};
     struct evq_json_token at = *token;
-    struct evq_definition_text key = {0};
+    struct evq_tokenizer_text key = {0};
 
     for (;;) {
         enum evq_status status = EVQ_OK;
         if (at.kind == EVQ_JSON_KEY) {
-            key = (struct evq_definition_text){at.text, at.bytes};
+            key = (struct evq_tokenizer_text){at.text, at.bytes};
             status = check_key(levels.open[levels.depth], key, err);
         } else if (at.kind == EVQ_JSON_OBJECT_END || at.kind == EVQ_JSON_ARRAY_END) {
             levels.depth--;
         } else {
             status = add(&levels, &at, key, arena, err);
-            key = (struct evq_definition_text){0};
+            key = (struct evq_tokenizer_text){0};
         }
         if (status == EVQ_OK && at.kind != EVQ_JSON_KEY && levels.depth == 0) {
             *ret_tree = root;
@@ -82,7 +82,7 @@ const struct evq_json_tree *evq_json_tree_get(const struct evq_json_tree *tree, 
         return NULL;
     }
     for (const struct evq_json_tree *member = tree->first; member != NULL; member = member->next) {
-        if (evq_definition_is(member->key, key)) {
+        if (evq_tokenizer_text_is(member->key, key)) {
             return member;
         }
     }
@@ -91,7 +91,8 @@ const struct evq_json_tree *evq_json_tree_get(const struct evq_json_tree *tree, 
 
 bool evq_json_tree_is(const struct evq_json_tree *tree, const char *words)
 {
-    return tree != NULL && tree->kind == EVQ_JSON_STRING && evq_definition_is(tree->text, words);
+    return tree != NULL && tree->kind == EVQ_JSON_STRING &&
+           evq_tokenizer_text_is(tree->text, words);
 }
 
 bool evq_json_tree_none(const struct evq_json_tree *tree)

@@ -7,12 +7,12 @@
 
 #include "shared/base/arena.h"
 #include "shared/checkpoint/json.h"
-#include "worker/tokenizer/definition.h"
+#include "worker/tokenizer/tokenizer_json.h"
 
 struct evq_json_tree {
-    enum evq_json_kind kind;         // OBJECT, ARRAY, STRING, NUMBER, TRUE, FALSE or NULL.
-    struct evq_definition_text key;  // The key, for a member of an object.
-    struct evq_definition_text text; // STRING: the unescaped text. NUMBER: the text as written.
+    enum evq_json_kind kind;        // OBJECT, ARRAY, STRING, NUMBER, TRUE, FALSE or NULL.
+    struct evq_tokenizer_text key;  // The key, for a member of an object.
+    struct evq_tokenizer_text text; // STRING: the unescaped text. NUMBER: the text as written.
     // The first element of an OBJECT or ARRAY, and the next element in the same one.
     struct evq_json_tree *first, *next;
 };

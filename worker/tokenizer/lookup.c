@@ -1,4 +1,5 @@
-/* Finds the id of a token by its text. */
+/* Finds the id of a token by its text. It is apart from tokenizer.c, because special_tokens.c,
+ * which tokenizer.c calls, needs it too. */
 #include <string.h>
 
 #include "worker/tokenizer/tokenizer_internal.h"
@@ -6,7 +7,7 @@
 static int32_t find_added(const struct evq_added_tokens *added, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < added->count; i++) {
-        const struct evq_definition_text written = added->tokens[i].written;
+        const struct evq_tokenizer_text written = added->tokens[i].written;
         if (written.bytes == bytes && memcmp(written.text, text, bytes) == 0) {
             return added->tokens[i].id;
         }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const model_keys[EVQ_MODEL_SETTINGS] = {
+static const char *const model_keys[EVQ_SETTINGS_MODEL_COUNT] = {
     "type",     "dropout",       "unk_token",     "continuing_subword_prefix", "end_of_word_suffix",
     "fuse_unk", "byte_fallback", "ignore_merges",
 };
@@ -19,7 +19,7 @@ struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const 
 
 struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const char *key)
 {
-    for (size_t i = 0; i < EVQ_MODEL_SETTINGS; i++) {
+    for (size_t i = 0; i < EVQ_SETTINGS_MODEL_COUNT; i++) {
         if (strcmp(model_keys[i], key) == 0) {
             return &settings->model[i];
         }
@@ -27,85 +27,85 @@ struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const c
     return NULL;
 }
 
-enum evq_status evq_settings_check_type(const struct evq_definition *definition,
+enum evq_status evq_settings_check_type(const struct evq_tokenizer_json *definition,
                                         struct evq_json_tree *const *model, struct evq_error *err)
 {
-    const struct evq_json_tree *type = model[EVQ_MODEL_TYPE];
+    const struct evq_json_tree *type = model[EVQ_SETTINGS_MODEL_TYPE];
     char shown[260];
 
     if (evq_json_tree_none(type) || evq_json_tree_is(type, "BPE")) {
         return EVQ_OK;
     }
-    return evq_definition_refuse(definition, err, "has a model of type '%s', expected BPE",
-                                 evq_definition_shown(type->text, shown, sizeof(shown)));
+    return evq_tokenizer_json_refuse(definition, err, "has a model of type '%s', expected BPE",
+                                     evq_tokenizer_text_shown(type->text, shown, sizeof(shown)));
 }
 
-static enum evq_status flag(const struct evq_definition *definition,
+static enum evq_status flag(const struct evq_tokenizer_json *definition,
                             const struct evq_json_tree *tree, const char *name, bool *ret_flag,
                             struct evq_error *err)
 {
     if (!evq_json_tree_none(tree) && tree->kind != EVQ_JSON_TRUE && tree->kind != EVQ_JSON_FALSE) {
-        return evq_definition_bad(definition, err, "%s is neither true nor false", name);
+        return evq_tokenizer_json_bad(definition, err, "%s is neither true nor false", name);
     }
     *ret_flag = !evq_json_tree_none(tree) && tree->kind == EVQ_JSON_TRUE;
     return EVQ_OK;
 }
 
 /* Refuses settings that change tokens and are not supported, unless they have no effect. */
-static enum evq_status check_unused(const struct evq_definition *definition,
+static enum evq_status check_unused(const struct evq_tokenizer_json *definition,
                                     const struct evq_settings *settings, struct evq_error *err)
 {
-    const struct evq_json_tree *dropout = settings->model[EVQ_MODEL_DROPOUT];
+    const struct evq_json_tree *dropout = settings->model[EVQ_SETTINGS_MODEL_DROPOUT];
 
     if (!evq_json_tree_none(dropout) &&
         !(dropout->kind == EVQ_JSON_NUMBER && strtod(dropout->text.text, NULL) == 0)) {
-        return evq_definition_refuse(definition, err,
-                                     "has dropout: its tokens are drawn by chance");
+        return evq_tokenizer_json_refuse(definition, err,
+                                         "has dropout: its tokens are drawn by chance");
     }
-    for (size_t i = EVQ_MODEL_PREFIX; i <= EVQ_MODEL_SUFFIX; i++) {
+    for (size_t i = EVQ_SETTINGS_MODEL_PREFIX; i <= EVQ_SETTINGS_MODEL_SUFFIX; i++) {
         if (!evq_json_tree_none(settings->model[i]) && !evq_json_tree_is(settings->model[i], "")) {
-            return evq_definition_refuse(definition, err, "has a %s", model_keys[i]);
+            return evq_tokenizer_json_refuse(definition, err, "has a %s", model_keys[i]);
         }
     }
     if (!evq_json_tree_none(settings->version) && !evq_json_tree_is(settings->version, "1.0")) {
-        return evq_definition_refuse(definition, err, "is of a version other than 1.0");
+        return evq_tokenizer_json_refuse(definition, err, "is of a version other than 1.0");
     }
     return EVQ_OK;
 }
 
-static enum evq_status apply_model(struct evq_definition *definition,
+static enum evq_status apply_model(struct evq_tokenizer_json *definition,
                                    const struct evq_settings *settings, struct evq_error *err)
 {
-    const struct evq_json_tree *unk = settings->model[EVQ_MODEL_UNK];
+    const struct evq_json_tree *unk = settings->model[EVQ_SETTINGS_MODEL_UNK];
     bool *flags[] = {&definition->fuse_unk, &definition->byte_fallback, &definition->ignore_merges};
 
     enum evq_status status = check_unused(definition, settings, err);
     if (status == EVQ_OK && !evq_json_tree_none(unk)) {
         if (unk->kind != EVQ_JSON_STRING) {
-            return evq_definition_bad(definition, err, "unk_token is no text");
+            return evq_tokenizer_json_bad(definition, err, "unk_token is no text");
         }
         definition->unk = unk->text;
     }
     for (size_t i = 0; status == EVQ_OK && i < 3; i++) {
-        const size_t at = EVQ_MODEL_FUSE_UNK + i;
+        const size_t at = EVQ_SETTINGS_MODEL_FUSE_UNK + i;
         status = flag(definition, settings->model[at], model_keys[at], flags[i], err);
     }
     return status;
 }
 
-enum evq_status evq_settings_added(struct evq_definition *definition,
+enum evq_status evq_settings_added(struct evq_tokenizer_json *definition,
                                    const struct evq_json_tree *tree, struct evq_error *err)
 {
     const struct evq_json_tree *content = evq_json_tree_get(tree, "content");
-    struct evq_definition_added added = {0};
+    struct evq_added_token added = {0};
     bool special = false;
     uint64_t id = 0;
 
     if (content == NULL || content->kind != EVQ_JSON_STRING ||
         !evq_json_tree_u64(evq_json_tree_get(tree, "id"), &id) || id >= EVQ_TOKENIZER_IDS_MAX) {
-        return evq_definition_bad(definition, err,
-                                  "added token %zu lacks its content or an id below %d",
-                                  definition->added_count, EVQ_TOKENIZER_IDS_MAX);
+        return evq_tokenizer_json_bad(definition, err,
+                                      "added token %zu lacks its content or an id below %d",
+                                      definition->added_count, EVQ_TOKENIZER_IDS_MAX);
     }
     added.content = content->text;
     added.id = (int32_t)id;
@@ -114,14 +114,14 @@ enum evq_status evq_settings_added(struct evq_definition *definition,
         !evq_json_tree_flag(tree, "single_word", false, &added.single_word) ||
         !evq_json_tree_flag(tree, "lstrip", false, &added.lstrip) ||
         !evq_json_tree_flag(tree, "rstrip", false, &added.rstrip)) {
-        return evq_definition_bad(definition, err,
-                                  "a setting of added token %zu is neither true nor false",
-                                  definition->added_count);
+        return evq_tokenizer_json_bad(definition, err,
+                                      "a setting of added token %zu is neither true nor false",
+                                      definition->added_count);
     }
-    return evq_definition_added(definition, &added, err);
+    return evq_tokenizer_json_add_token(definition, &added, err);
 }
 
-enum evq_status evq_settings_apply(struct evq_definition *definition,
+enum evq_status evq_settings_apply(struct evq_tokenizer_json *definition,
                                    const struct evq_settings *settings, struct evq_error *err)
 {
     enum evq_status status = evq_settings_check_type(definition, settings->model, err);

@@ -5,24 +5,24 @@
 #ifndef EVQ_WORKER_TOKENIZER_SETTINGS_H
 #define EVQ_WORKER_TOKENIZER_SETTINGS_H
 
-#include "worker/tokenizer/definition.h"
 #include "worker/tokenizer/json_tree.h"
+#include "worker/tokenizer/tokenizer_json.h"
 
 enum evq_settings_model {
-    EVQ_MODEL_TYPE,
-    EVQ_MODEL_DROPOUT,
-    EVQ_MODEL_UNK,
-    EVQ_MODEL_PREFIX,
-    EVQ_MODEL_SUFFIX,
-    EVQ_MODEL_FUSE_UNK,
-    EVQ_MODEL_BYTE_FALLBACK,
-    EVQ_MODEL_IGNORE_MERGES,
-    EVQ_MODEL_SETTINGS
+    EVQ_SETTINGS_MODEL_TYPE,
+    EVQ_SETTINGS_MODEL_DROPOUT,
+    EVQ_SETTINGS_MODEL_UNK,
+    EVQ_SETTINGS_MODEL_PREFIX,
+    EVQ_SETTINGS_MODEL_SUFFIX,
+    EVQ_SETTINGS_MODEL_FUSE_UNK,
+    EVQ_SETTINGS_MODEL_BYTE_FALLBACK,
+    EVQ_SETTINGS_MODEL_IGNORE_MERGES,
+    EVQ_SETTINGS_MODEL_COUNT
 };
 
 struct evq_settings { // NULL: the setting is missing.
     struct evq_json_tree *version, *normalizer, *pre_tokenizer, *post_processor;
-    struct evq_json_tree *model[EVQ_MODEL_SETTINGS];
+    struct evq_json_tree *model[EVQ_SETTINGS_MODEL_COUNT];
 };
 
 /* Where to store the tree of this member; NULL: the member does not matter. */
@@ -30,28 +30,28 @@ struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const 
 struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const char *key);
 
 /* EVQ_E_UNSUPPORTED if the model's type was read and is not BPE. */
-enum evq_status evq_settings_check_type(const struct evq_definition *definition,
+enum evq_status evq_settings_check_type(const struct evq_tokenizer_json *definition,
                                         struct evq_json_tree *const *model,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Adds one element of added_tokens. */
-enum evq_status evq_settings_added(struct evq_definition *definition,
+enum evq_status evq_settings_added(struct evq_tokenizer_json *definition,
                                    const struct evq_json_tree *tree,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Applies all other settings. EVQ_E_UNSUPPORTED names what is not known; EVQ_E_CORRUPT. */
-enum evq_status evq_settings_apply(struct evq_definition *definition,
+enum evq_status evq_settings_apply(struct evq_tokenizer_json *definition,
                                    const struct evq_settings *settings,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The parts of evq_settings_apply(). */
-enum evq_status evq_settings_normalizer(struct evq_definition *definition,
+enum evq_status evq_settings_normalizer(struct evq_tokenizer_json *definition,
                                         const struct evq_json_tree *tree,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_settings_pre_tokenizer(struct evq_definition *definition,
+enum evq_status evq_settings_pre_tokenizer(struct evq_tokenizer_json *definition,
                                            const struct evq_json_tree *tree,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_settings_post_processor(struct evq_definition *definition,
+enum evq_status evq_settings_post_processor(struct evq_tokenizer_json *definition,
                                             const struct evq_json_tree *tree,
                                             struct evq_error *err) EVQ_CHECK_RESULT;
 

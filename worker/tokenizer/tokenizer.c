@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "shared/base/hex.h"
-#include "worker/tokenizer/files.h"
+#include "worker/tokenizer/tokenizer_files.h"
 #include "worker/tokenizer/tokenizer_internal.h"
 
 void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
@@ -23,7 +23,7 @@ void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
 
 /* Puts one added token into its list. A token that is searched in normalized text is normalized
  * first. */
-static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_definition_added added,
+static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_added_token added,
                                  struct evq_buffer buffers[3], struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -37,12 +37,12 @@ static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_def
     if (!added.normalized) {
         return evq_added_tokens_put(&tokenizer->raw, &added, err);
     }
-    status = evq_normalizer_normalize(&tokenizer->steps, added.content, buffers, &buffers[2],
+    status = evq_text_steps_normalize(&tokenizer->steps, added.content, buffers, &buffers[2],
                                       &added.content, err);
     return status == EVQ_OK ? evq_added_tokens_put(&tokenizer->normalized, &added, err) : status;
 }
 
-static enum evq_status build_added(const struct evq_definition *definition,
+static enum evq_status build_added(const struct evq_tokenizer_json *definition,
                                    struct evq_tokenizer *tokenizer, struct evq_error *err)
 {
     struct evq_buffer buffers[3];
@@ -74,7 +74,7 @@ static void choose_scan(struct evq_tokenizer *tokenizer)
     }
 }
 
-static enum evq_status build(const struct evq_definition *definition,
+static enum evq_status build(const struct evq_tokenizer_json *definition,
                              struct evq_tokenizer *tokenizer, struct evq_error *err)
 {
     tokenizer->steps = definition->steps;
@@ -87,7 +87,7 @@ static enum evq_status build(const struct evq_definition *definition,
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", definition->path);
     }
     if (definition->entry_count == 0) {
-        return evq_definition_bad(definition, err, "its vocabulary is empty");
+        return evq_tokenizer_json_bad(definition, err, "its vocabulary is empty");
     }
     enum evq_status status = evq_bpe_build(definition, &tokenizer->bpe, err);
     if (status == EVQ_OK) {
@@ -110,10 +110,10 @@ static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 static enum evq_status open_files(const struct evq_tokenizer_files *files,
                                   struct evq_tokenizer *tokenizer, struct evq_error *err)
 {
-    struct evq_definition definition = {0};
+    struct evq_tokenizer_json definition = {0};
     XXH3_state_t *state = XXH3_createState();
 
-    enum evq_status status = state != NULL ? evq_definition_init(&definition, files->path, err)
+    enum evq_status status = state != NULL ? evq_tokenizer_json_init(&definition, files->path, err)
                                            : evq_error_set(err, EVQ_E_NOMEM, "a tokenizer");
     if (status == EVQ_OK) {
         status = evq_tokenizer_files_read(files, files->path, &definition.file, err);
@@ -122,18 +122,18 @@ static enum evq_status open_files(const struct evq_tokenizer_files *files,
         // This comes before reading, because reading changes the buffer. It fails only for NULL.
         (void)XXH3_128bits_reset(state);
         (void)XXH3_128bits_update(state, definition.file.data, definition.file.bytes);
-        status = evq_definition_read_json(&definition, err);
+        status = evq_tokenizer_json_read(&definition, err);
     }
     if (status == EVQ_OK) {
         status = build(&definition, tokenizer, err);
     }
     if (status == EVQ_OK) {
-        status = evq_tokenizer_files_ends(files, tokenizer, err);
+        status = evq_tokenizer_files_set_bos_eos(files, tokenizer, err);
     }
     if (status == EVQ_OK) {
         finish_digest(tokenizer, state);
     }
-    evq_definition_free(&definition);
+    evq_tokenizer_json_free(&definition);
     XXH3_freeState(state); // It accepts NULL.
     return status;
 }
@@ -167,7 +167,7 @@ int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer)
 static bool begins(const struct evq_added_tokens *added, int32_t id, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < added->count; i++) {
-        const struct evq_definition_text written = added->tokens[i].written;
+        const struct evq_tokenizer_text written = added->tokens[i].written;
         if (added->tokens[i].id == id) {
             return bytes >= written.bytes && memcmp(text, written.text, written.bytes) == 0;
         }
@@ -175,15 +175,15 @@ static bool begins(const struct evq_added_tokens *added, int32_t id, const char 
     return false;
 }
 
-bool evq_tokenizer_begins(const struct evq_tokenizer *tokenizer, int32_t id, const char *text,
-                          size_t bytes)
+bool evq_tokenizer_text_begins_with(const struct evq_tokenizer *tokenizer, int32_t id,
+                                    const char *text, size_t bytes)
 {
     return begins(&tokenizer->raw, id, text, bytes) ||
            begins(&tokenizer->normalized, id, text, bytes);
 }
 
-void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
-                          int64_t *ret_after)
+void evq_tokenizer_count_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
+                                int64_t *ret_after)
 {
     *ret_before = (int64_t)tokenizer->before_count;
     *ret_after = (int64_t)tokenizer->after_count;

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/child/progress.h"
+#include "worker/progress.h"
 
 #define EVQ_TOKENIZER_FILE_BYTES_MAX ((size_t)64 << 20) // For tokenizer.json and similar files.
 #define EVQ_TOKENIZER_IDS_MAX        (1 << 22)          // All ids are below this.
@@ -71,11 +71,11 @@ void evq_tokens_free(struct evq_tokens *tokens); // Leaves it empty.
  * -1: neither exists. */
 int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer);
 /* Whether text begins with the text of the added token id. False if id is -1 or not a token. */
-bool evq_tokenizer_begins(const struct evq_tokenizer *tokenizer, int32_t id, const char *text,
-                          size_t bytes);
+bool evq_tokenizer_text_begins_with(const struct evq_tokenizer *tokenizer, int32_t id,
+                                    const char *text, size_t bytes);
 /* How many tokens the template puts before and after a text. */
-void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
-                          int64_t *ret_after);
+void evq_tokenizer_count_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
+                                int64_t *ret_after);
 /* The id of the token with this text, or -1. */
 int32_t evq_tokenizer_find(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes);
 // Name of its file, for messages.

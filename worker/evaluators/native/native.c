@@ -7,7 +7,6 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "worker/evaluators/native/native_checkpoint.h"
 #include "worker/evaluators/native/native_run.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 

@@ -1,4 +1,5 @@
-#include "worker/evaluators/native/native_checkpoint.h"
+/* Opens the checkpoint of a request as one of its tasks reads it. */
+#include "worker/evaluators/native/native_run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,10 +25,10 @@ static enum evq_status open_path(const struct evq_eval_request *request,
     return status;
 }
 
-enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *request,
-                                           const struct evq_task_config *config,
-                                           struct evq_checkpoint **ret_checkpoint,
-                                           struct evq_error *err)
+static enum evq_status checkpoint_open(const struct evq_eval_request *request,
+                                       const struct evq_task_config *config,
+                                       struct evq_checkpoint **ret_checkpoint,
+                                       struct evq_error *err)
 {
     int root_fds[ROOTS_MAX];
     struct evq_checkpoint_options options = {
@@ -47,7 +48,9 @@ enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *reques
     return status;
 }
 
-bool evq_native_checkpoint_same(const struct evq_task_config *a, const struct evq_task_config *b)
+/* Whether both tasks read the same weights of a checkpoint: they have the same key, base and
+ * adapter. */
+static bool same_weights(const struct evq_task_config *a, const struct evq_task_config *b)
 {
     static const char *const keys[] = {"key", "base", "adapter"};
     bool same = true;
@@ -57,4 +60,22 @@ bool evq_native_checkpoint_same(const struct evq_task_config *a, const struct ev
                       evq_pair_get(b->model, b->model_count, keys[i], "")) == 0;
     }
     return same;
+}
+
+void evq_native_close_checkpoint(struct evq_native_run *run)
+{
+    evq_checkpoint_close(run->checkpoint);
+    run->checkpoint = NULL;
+    // The model's tensors are gone, and the backend's memory is used for the new ones.
+    run->loaded = NULL;
+}
+
+enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct evq_error *err)
+{
+    if (run->checkpoint != NULL && same_weights(run->opened, run->config)) {
+        return EVQ_OK;
+    }
+    evq_native_close_checkpoint(run);
+    run->opened = run->config;
+    return checkpoint_open(run->request, run->config, &run->checkpoint, err);
 }

@@ -1,4 +1,4 @@
-/* Opens the checkpoint of a task, loads its weights and reports progress. */
+/* Loads the weights of a task and reports progress. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,19 +6,10 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "worker/evaluators/native/native_checkpoint.h"
 #include "worker/evaluators/native/native_run.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 
 #define TELL_MS 200 // The shortest time between two reports of a batch.
-
-void evq_native_close_checkpoint(struct evq_native_run *run)
-{
-    evq_checkpoint_close(run->checkpoint);
-    run->checkpoint = NULL;
-    // The model's tensors are gone, and the backend's memory is used for the new ones.
-    run->loaded = NULL;
-}
 
 static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
 {
@@ -55,16 +46,6 @@ static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_
     run->timing.bytes = loaded->bytes;
     run->tied_differ = loaded->tied_differ;
     return loaded->tied_differ ? check_tied(run, model, err) : EVQ_OK;
-}
-
-enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct evq_error *err)
-{
-    if (run->checkpoint != NULL && evq_native_checkpoint_same(run->opened, run->config)) {
-        return EVQ_OK;
-    }
-    evq_native_close_checkpoint(run);
-    run->opened = run->config;
-    return evq_native_checkpoint_open(run->request, run->config, &run->checkpoint, err);
 }
 
 static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,

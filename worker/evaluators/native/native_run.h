@@ -59,6 +59,17 @@ enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_s
 enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
+/*
+ * Builds the model of a task over tokens. Any thread. The plan's `compute` follows the task. `auto`
+ * means bf16 for weights in bf16 or fp16 if fast_bf16 (a GPU that multiplies bf16), otherwise fp32.
+ * *ret_length: length of the sequences; 0: as the model has it.
+ */
+enum evq_status evq_native_model_build(const struct evq_task *task,
+                                       const struct evq_task_config *config,
+                                       const struct evq_checkpoint *checkpoint, bool fast_bf16,
+                                       int32_t *ret_length, struct evq_model **ret_model,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Keeps the samples of a batch of rows: the samples first, first + stride and so on. labels NULL:
  * the task has none. */
 void evq_native_keep_rows(struct evq_native_run *run, struct evq_dataset *dataset, int64_t first,

@@ -11,7 +11,7 @@
 
 #include "shared/base/file.h"
 #include "worker/datasets/corpus.h"
-#include "worker/tokenizer/files.h"
+#include "worker/tokenizer/tokenizer_files.h"
 
 // Bytes that one tokenizer counts for in the cache; enough for a vocabulary of 150,000.
 #define KEPT_BYTES ((size_t)64 << 20)

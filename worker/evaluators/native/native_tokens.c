@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "shared/base/clock.h"
-#include "worker/evaluators/native/native_model.h"
 #include "worker/evaluators/native/native_tokenizer.h"
 
-#define DEVICE_BATCH_ROWS 32768 // Most rows of a batch on a device.
+#define CPU_BATCH_ROWS    2048  // Most rows of a batch on the CPU,
+#define DEVICE_BATCH_ROWS 32768 // and on a GPU.
 
 struct place { // Where a window is in the order of execution.
     int32_t rows;
@@ -144,7 +144,7 @@ static enum evq_status load_model(struct evq_native_run *run, struct packing *pa
 {
     const int32_t longest = packing->windows->count > 0 ? packing->order[0].rows : 1;
     const bool gpu = run->native->backend.module != NULL;
-    const int32_t rows = gpu ? DEVICE_BATCH_ROWS : EVQ_NATIVE_CPU_ROWS;
+    const int32_t rows = gpu ? DEVICE_BATCH_ROWS : CPU_BATCH_ROWS;
 
     model->plan.length_max = longest;
     model->plan.rows_max = rows > longest ? rows : longest;
@@ -316,6 +316,45 @@ static enum evq_status score_windows(struct evq_native_run *run, struct evq_mode
         status = run_windows(run, &packing, err);
     }
     packing_free(&packing);
+    return status;
+}
+
+/* Whether all matrices are bf16 or fp16. Norms and biases may be fp32. */
+static bool has_half_weights(const struct evq_model *model)
+{
+    bool half = true;
+
+    for (size_t i = 0; i < model->source_count && half; i++) {
+        const struct evq_tensor *tensor = model->sources[i].tensor;
+        half = tensor == NULL || tensor->rank < 2 || tensor->dtype == EVQ_DTYPE_BF16 ||
+               tensor->dtype == EVQ_DTYPE_F16;
+    }
+    return half;
+}
+
+enum evq_status evq_native_model_build(const struct evq_task *task,
+                                       const struct evq_task_config *config,
+                                       const struct evq_checkpoint *checkpoint, bool fast_bf16,
+                                       int32_t *ret_length, struct evq_model **ret_model,
+                                       struct evq_error *err)
+{
+    struct evq_model_request request = {
+        .checkpoint = checkpoint, .task = config, .rows_max = CPU_BATCH_ROWS};
+    struct evq_token_options options;
+
+    enum evq_status status = task->head(config, &request.head, err);
+    if (status == EVQ_OK) {
+        status = evq_task_token_options(config, &options, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_model_build(&request, ret_model, err);
+    }
+    if (status == EVQ_OK) {
+        *ret_length = options.length;
+        (*ret_model)->plan.compute =
+            options.compute_auto && fast_bf16 && has_half_weights(*ret_model) ? EVQ_COMPUTE_BF16
+                                                                              : options.compute;
+    }
     return status;
 }
 

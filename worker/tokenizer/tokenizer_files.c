@@ -1,4 +1,4 @@
-#include "worker/tokenizer/files.h"
+#include "worker/tokenizer/tokenizer_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

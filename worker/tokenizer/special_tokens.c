@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "shared/checkpoint/json.h"
-#include "worker/tokenizer/files.h"
+#include "worker/tokenizer/tokenizer_files.h"
 #include "worker/tokenizer/tokenizer_internal.h"
 
 #define NAME_BYTES_MAX 256
@@ -144,7 +144,7 @@ static enum evq_status parse(struct evq_buffer *file, const char *path, struct s
     struct evq_json json;
     struct evq_json_token token;
 
-    enum evq_status status = evq_definition_text_check(file, path, err);
+    enum evq_status status = evq_tokenizer_json_check_text(file, path, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -220,8 +220,9 @@ static void prefer(struct end *end, const struct end *other)
     }
 }
 
-enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files,
-                                         struct evq_tokenizer *tokenizer, struct evq_error *err)
+enum evq_status evq_tokenizer_files_set_bos_eos(const struct evq_tokenizer_files *files,
+                                                struct evq_tokenizer *tokenizer,
+                                                struct evq_error *err)
 {
     struct special special;
     struct special map = {0};

@@ -1,4 +1,4 @@
-#include "worker/tokenizer/definition.h"
+#include "worker/tokenizer/tokenizer_json.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,12 +9,12 @@
 
 #define ADDED_MAX 100000
 
-enum evq_status evq_definition_init(struct evq_definition *definition, const char *path,
-                                    struct evq_error *err)
+enum evq_status evq_tokenizer_json_init(struct evq_tokenizer_json *definition, const char *path,
+                                        struct evq_error *err)
 {
     char shown[260];
 
-    *definition = (struct evq_definition){0};
+    *definition = (struct evq_tokenizer_json){0};
     evq_buffer_init(&definition->file, EVQ_TOKENIZER_FILE_BYTES_MAX);
     definition->arena = evq_arena_new(0);
     definition->path =
@@ -25,14 +25,14 @@ enum evq_status evq_definition_init(struct evq_definition *definition, const cha
     return definition->path != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "a tokenizer");
 }
 
-void evq_definition_free(struct evq_definition *definition)
+void evq_tokenizer_json_free(struct evq_tokenizer_json *definition)
 {
     evq_buffer_free(&definition->file);
     free(definition->entries);
     free(definition->merges);
     free(definition->added);
     evq_arena_free(definition->arena);
-    *definition = (struct evq_definition){0};
+    *definition = (struct evq_tokenizer_json){0};
 }
 
 /* Makes room for one more item; false: memory ran out. */
@@ -52,25 +52,25 @@ static bool grow(void **items, size_t count, size_t *room, size_t item_bytes)
     return true;
 }
 
-static enum evq_status too_many(const struct evq_definition *definition, const char *what,
+static enum evq_status too_many(const struct evq_tokenizer_json *definition, const char *what,
                                 size_t count_max, struct evq_error *err)
 {
     return evq_error_set(err, EVQ_E_LIMIT, "'%s' has more than %zu %s", definition->path, count_max,
                          what);
 }
 
-enum evq_status evq_definition_entry(struct evq_definition *definition,
-                                     struct evq_definition_text token, uint64_t id,
-                                     struct evq_error *err)
+enum evq_status evq_tokenizer_json_add_entry(struct evq_tokenizer_json *definition,
+                                             struct evq_tokenizer_text token, uint64_t id,
+                                             struct evq_error *err)
 {
     char shown[260];
     void *items = definition->entries;
 
     if (id >= EVQ_TOKENIZER_IDS_MAX) {
-        return evq_error_set(err, EVQ_E_LIMIT,
-                             "'%s': token '%s' has id %llu, expected less than %d",
-                             definition->path, evq_definition_shown(token, shown, sizeof(shown)),
-                             (unsigned long long)id, EVQ_TOKENIZER_IDS_MAX);
+        return evq_error_set(
+            err, EVQ_E_LIMIT, "'%s': token '%s' has id %llu, expected less than %d",
+            definition->path, evq_tokenizer_text_shown(token, shown, sizeof(shown)),
+            (unsigned long long)id, EVQ_TOKENIZER_IDS_MAX);
     }
     if (definition->entry_count == EVQ_TOKENIZER_IDS_MAX) {
         return too_many(definition, "tokens", EVQ_TOKENIZER_IDS_MAX, err);
@@ -81,13 +81,13 @@ enum evq_status evq_definition_entry(struct evq_definition *definition,
     }
     definition->entries = items;
     definition->entries[definition->entry_count++] =
-        (struct evq_definition_entry){token, (int32_t)id};
+        (struct evq_vocabulary_entry){token, (int32_t)id};
     return EVQ_OK;
 }
 
-enum evq_status evq_definition_merge(struct evq_definition *definition,
-                                     struct evq_definition_text left,
-                                     struct evq_definition_text right, struct evq_error *err)
+enum evq_status evq_tokenizer_json_add_merge(struct evq_tokenizer_json *definition,
+                                             struct evq_tokenizer_text left,
+                                             struct evq_tokenizer_text right, struct evq_error *err)
 {
     void *items = definition->merges;
 
@@ -99,12 +99,13 @@ enum evq_status evq_definition_merge(struct evq_definition *definition,
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", definition->path);
     }
     definition->merges = items;
-    definition->merges[definition->merge_count++] = (struct evq_definition_merge){left, right};
+    definition->merges[definition->merge_count++] = (struct evq_vocabulary_merge){left, right};
     return EVQ_OK;
 }
 
-enum evq_status evq_definition_merge_line(struct evq_definition *definition,
-                                          struct evq_definition_text line, struct evq_error *err)
+enum evq_status evq_tokenizer_json_add_merge_line(struct evq_tokenizer_json *definition,
+                                                  struct evq_tokenizer_text line,
+                                                  struct evq_error *err)
 {
     char shown[260];
 
@@ -112,18 +113,18 @@ enum evq_status evq_definition_merge_line(struct evq_definition *definition,
     const char *space = memchr(line.text, ' ', line.bytes);
     if (space == NULL || space == line.text || space + 1 == end ||
         memchr(space + 1, ' ', (size_t)(end - space - 1)) != NULL) {
-        return evq_definition_bad(
+        return evq_tokenizer_json_bad(
             definition, err, "merge %zu is '%s', expected two tokens with one space between",
-            definition->merge_count, evq_definition_shown(line, shown, sizeof(shown)));
+            definition->merge_count, evq_tokenizer_text_shown(line, shown, sizeof(shown)));
     }
-    const struct evq_definition_text left = {line.text, (size_t)(space - line.text)};
-    const struct evq_definition_text right = {space + 1, (size_t)(end - space - 1)};
-    return evq_definition_merge(definition, left, right, err);
+    const struct evq_tokenizer_text left = {line.text, (size_t)(space - line.text)};
+    const struct evq_tokenizer_text right = {space + 1, (size_t)(end - space - 1)};
+    return evq_tokenizer_json_add_merge(definition, left, right, err);
 }
 
-enum evq_status evq_definition_added(struct evq_definition *definition,
-                                     const struct evq_definition_added *added,
-                                     struct evq_error *err)
+enum evq_status evq_tokenizer_json_add_token(struct evq_tokenizer_json *definition,
+                                             const struct evq_added_token *added,
+                                             struct evq_error *err)
 {
     void *items = definition->added;
 
@@ -139,8 +140,8 @@ enum evq_status evq_definition_added(struct evq_definition *definition,
     return EVQ_OK;
 }
 
-enum evq_status evq_definition_text_check(const struct evq_buffer *file, const char *path,
-                                          struct evq_error *err)
+enum evq_status evq_tokenizer_json_check_text(const struct evq_buffer *file, const char *path,
+                                              struct evq_error *err)
 {
     size_t at = 0;
 
@@ -153,8 +154,8 @@ enum evq_status evq_definition_text_check(const struct evq_buffer *file, const c
     return EVQ_OK;
 }
 
-enum evq_status evq_definition_refuse(const struct evq_definition *definition,
-                                      struct evq_error *err, const char *format, ...)
+enum evq_status evq_tokenizer_json_refuse(const struct evq_tokenizer_json *definition,
+                                          struct evq_error *err, const char *format, ...)
 {
     char what[360];
     va_list arguments;
@@ -168,8 +169,8 @@ enum evq_status evq_definition_refuse(const struct evq_definition *definition,
                          what);
 }
 
-enum evq_status evq_definition_bad(const struct evq_definition *definition, struct evq_error *err,
-                                   const char *format, ...)
+enum evq_status evq_tokenizer_json_bad(const struct evq_tokenizer_json *definition,
+                                       struct evq_error *err, const char *format, ...)
 {
     char what[400];
     va_list arguments;
@@ -181,12 +182,12 @@ enum evq_status evq_definition_bad(const struct evq_definition *definition, stru
     return evq_error_set(err, EVQ_E_CORRUPT, "'%s': %s", definition->path, what);
 }
 
-char *evq_definition_shown(struct evq_definition_text text, char *out, size_t out_bytes)
+char *evq_tokenizer_text_shown(struct evq_tokenizer_text text, char *out, size_t out_bytes)
 {
     return evq_error_escape(text.text, text.bytes < 60 ? text.bytes : 60, out, out_bytes);
 }
 
-bool evq_definition_is(struct evq_definition_text text, const char *word)
+bool evq_tokenizer_text_is(struct evq_tokenizer_text text, const char *word)
 {
     return text.text != NULL && strlen(word) == text.bytes &&
            memcmp(text.text, word, text.bytes) == 0;

@@ -1,4 +1,4 @@
-#include "worker/convert/conversion.h"
+#include "worker/convert/conversion_plan.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ static enum evq_status make_key(const struct evq_eval_request *request, const ch
     return EVQ_OK;
 }
 
-static void make_program(const struct evq_eval_request *request, struct evq_conversion *ret)
+static void make_program(const struct evq_eval_request *request, struct evq_conversion_plan *ret)
 {
     const struct evq_suite *suite = request->suite;
     const char *const options[][2] = {{"--config", request->config->file},
@@ -139,8 +139,9 @@ static void make_program(const struct evq_eval_request *request, struct evq_conv
                                             .settings = ""};
 }
 
-enum evq_status evq_conversion_plan(const struct evq_eval_request *request, const char *fingerprint,
-                                    struct evq_conversion *ret, struct evq_error *err)
+enum evq_status evq_conversion_plan_make(const struct evq_eval_request *request,
+                                         const char *fingerprint, struct evq_conversion_plan *ret,
+                                         struct evq_error *err)
 {
     bool is_directory = false;
     int folder_fd = -1;

@@ -1,4 +1,4 @@
-#include "worker/evaluators/json.h"
+#include "worker/evaluators/python_json.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -37,8 +37,8 @@ static void words_quote(const char *text, size_t bytes, struct evq_buffer *out)
     evq_buffer_append(out, text + copied, bytes - copied);
 }
 
-enum evq_status evq_json_object(const char *text, size_t bytes, const char *where,
-                                json_t **ret_json, struct evq_error *err)
+enum evq_status evq_python_json_object(const char *text, size_t bytes, const char *where,
+                                       json_t **ret_json, struct evq_error *err)
 {
     struct evq_buffer quoted;
     json_error_t fault;
@@ -79,8 +79,8 @@ out:
     return status;
 }
 
-enum evq_status evq_json_file(int dir_fd, const char *name, size_t bytes_max, json_t **ret_json,
-                              struct evq_error *err)
+enum evq_status evq_python_json_file(int dir_fd, const char *name, size_t bytes_max,
+                                     json_t **ret_json, struct evq_error *err)
 {
     struct evq_buffer text;
 
@@ -90,13 +90,13 @@ enum evq_status evq_json_file(int dir_fd, const char *name, size_t bytes_max, js
         status = evq_error_set(err, EVQ_E_LIMIT, "'%s' is empty", name);
     }
     if (status == EVQ_OK) {
-        status = evq_json_object((const char *)text.data, text.bytes, name, ret_json, err);
+        status = evq_python_json_object((const char *)text.data, text.bytes, name, ret_json, err);
     }
     evq_buffer_free(&text);
     return status;
 }
 
-bool evq_json_number(const json_t *json, double *ret_value)
+bool evq_python_json_number(const json_t *json, double *ret_value)
 {
     if (json_is_number(json)) {
         *ret_value = json_number_value(json);

@@ -2,8 +2,8 @@
  * Windows: the parts of a corpus that go through the model as one sequence each, and how many of
  * their last tokens are scored. One thread.
  */
-#ifndef EVQ_WORKER_TASKS_WINDOW_H
-#define EVQ_WORKER_TASKS_WINDOW_H
+#ifndef EVQ_WORKER_TASKS_WINDOWS_H
+#define EVQ_WORKER_TASKS_WINDOWS_H
 
 #include "worker/datasets/corpus.h"
 

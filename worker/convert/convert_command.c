@@ -1,4 +1,4 @@
-#include "worker/convert/convert.h"
+#include "worker/convert/convert_command.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,9 +14,9 @@
 #include "worker/convert/base_model.h"
 #include "worker/convert/model_files.h"
 #include "worker/convert/tensor_names.h"
-#include "worker/evaluators/json.h"
 #include "worker/evaluators/placement.h"
 #include "worker/evaluators/program_run.h"
+#include "worker/evaluators/python_json.h"
 
 #define JOB_BYTES_MAX ((size_t)16 << 20)
 
@@ -202,7 +202,7 @@ static enum evq_status from_environment(struct conversion *conversion, struct ev
                              "convert needs CHECKPOINT and OUTPUT, or the variables of a "
                              "`prepare` command");
     }
-    const enum evq_status status = evq_json_file(AT_FDCWD, job, JOB_BYTES_MAX, &json, err);
+    const enum evq_status status = evq_python_json_file(AT_FDCWD, job, JOB_BYTES_MAX, &json, err);
     if (status == EVQ_OK) {
         const char *variant = json_string_value(json_object_get(json, "variant"));
         (void)snprintf(conversion->variant, sizeof(conversion->variant), "%s",

@@ -2,10 +2,10 @@
  * Finds the files of a tokenizer, and reads what the files beside it say about special tokens. Any
  * thread.
  */
-#ifndef EVQ_WORKER_TOKENIZER_FILES_H
-#define EVQ_WORKER_TOKENIZER_FILES_H
+#ifndef EVQ_WORKER_TOKENIZER_TOKENIZER_FILES_H
+#define EVQ_WORKER_TOKENIZER_TOKENIZER_FILES_H
 
-#include "worker/tokenizer/definition.h"
+#include "worker/tokenizer/tokenizer_json.h"
 
 #define EVQ_TOKENIZER_PATH_MAX 4096
 
@@ -31,8 +31,8 @@ enum evq_status evq_tokenizer_files_read(const struct evq_tokenizer_files *files
  * config.json counts only if these files do not exist. null means none.
  */
 struct evq_tokenizer;
-enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files,
-                                         struct evq_tokenizer *tokenizer,
-                                         struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_tokenizer_files_set_bos_eos(const struct evq_tokenizer_files *files,
+                                                struct evq_tokenizer *tokenizer,
+                                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

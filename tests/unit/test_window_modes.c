@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "worker/tasks/windowing.h"
+#include "worker/tasks/window_modes.h"
 
 #define PREFIX     1000000
 #define TOKENS_MAX 64
@@ -106,7 +106,7 @@ static void cut_rolling_is_the_harness_s(void **state)
             made.passages[1].after = 1;
             struct evq_windows windows = start(&made, length);
             int64_t at = 0;
-            assert_int_equal(evq_windowing_rolling(&windows, NULL), EVQ_OK);
+            assert_int_equal(evq_window_modes_rolling(&windows, NULL), EVQ_OK);
             for (size_t i = 0; i < 4; i++) {
                 const struct evq_passage *passage = &made.passages[i];
                 const int64_t left = passage->count - passage->context - passage->after;
@@ -131,7 +131,7 @@ static void cut_strided_is_transformers(void **state)
                 struct evq_windows windows = start(&made, length);
                 int64_t at = 0;
                 int64_t before = 0;
-                assert_int_equal(evq_windowing_strided(&windows, stride, NULL), EVQ_OK);
+                assert_int_equal(evq_window_modes_strided(&windows, stride, NULL), EVQ_OK);
                 for (int64_t begin = 0; begin < count; begin += stride) {
                     const int64_t end = begin + length < count ? begin + length : count;
                     int64_t scored = end - before; // trg_len; its labels shift by one.
@@ -162,7 +162,7 @@ static void cut_blocks_predicts_each_token_but_the_first_once(void **state)
             struct made made;
             make(&made, lengths, 2);
             struct evq_windows windows = start(&made, length);
-            assert_int_equal(evq_windowing_blocks(&windows, NULL), EVQ_OK);
+            assert_int_equal(evq_window_modes_blocks(&windows, NULL), EVQ_OK);
             for (int64_t i = 0; i < windows.count; i++) {
                 const struct evq_window *window = &windows.items[i];
                 assert_int_equal(window->scored, window->length - 1);
@@ -186,19 +186,19 @@ static void cut_samples_are_a_trainer_s(void **state)
     (void)state;
     make(&made, lengths, 4);
     struct evq_windows windows = start(&made, 4);
-    assert_int_equal(evq_windowing_joined(&windows, 3, NULL),
+    assert_int_equal(evq_window_modes_joined(&windows, 3, NULL),
                      EVQ_OK); // 18 tokens: four blocks of 4.
     assert_int_equal(windows.count, 4);
-    assert_int_equal(evq_windowing_samples(&windows, true), 4);
+    assert_int_equal(evq_window_modes_samples(&windows, true), 4);
     for (int64_t i = 0; i < 4; i++) {
         assert_window(&windows, i, made.ids + 4 * i, 3, made.ids + 4 * i + 1, 3);
         assert_int_equal(windows.items[i].group, i / 3);
     }
     evq_windows_free(&windows);
     windows = start(&made, 4);
-    assert_int_equal(evq_windowing_documents(&windows, 3, NULL), EVQ_OK);
+    assert_int_equal(evq_window_modes_documents(&windows, 3, NULL), EVQ_OK);
     assert_int_equal(windows.count, 3); // One token predicts nothing.
-    assert_int_equal(evq_windowing_samples(&windows, false), 4);
+    assert_int_equal(evq_window_modes_samples(&windows, false), 4);
     assert_window(&windows, 0, made.ids, 3, made.ids + 1, 3);
     assert_window(&windows, 1, made.ids + 6, 3, made.ids + 7, 3);
     assert_window(&windows, 2, made.ids + 15, 2, made.ids + 16, 2);
@@ -210,15 +210,15 @@ static enum evq_status cut(struct evq_windows *windows, int mode)
 {
     switch (mode) {
     case 0:
-        return evq_windowing_rolling(windows, NULL);
+        return evq_window_modes_rolling(windows, NULL);
     case 1:
-        return evq_windowing_strided(windows, 3, NULL);
+        return evq_window_modes_strided(windows, 3, NULL);
     case 2:
-        return evq_windowing_blocks(windows, NULL);
+        return evq_window_modes_blocks(windows, NULL);
     case 3:
-        return evq_windowing_documents(windows, 2, NULL);
+        return evq_window_modes_documents(windows, 2, NULL);
     default:
-        return evq_windowing_joined(windows, 2, NULL);
+        return evq_window_modes_joined(windows, 2, NULL);
     }
 }
 
@@ -264,10 +264,10 @@ static void cut_refuses_what_cannot_be(void **state)
     (void)state;
     make(&made, lengths, 1);
     struct evq_windows windows = start(&made, 4);
-    assert_int_equal(evq_windowing_strided(&windows, 5, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_window_modes_strided(&windows, 5, &err), EVQ_E_INVALID);
     assert_non_null(strstr(err.message, "stride is 5, expected at most the length 4"));
     made.corpus.prefix = -1;
-    assert_int_equal(evq_windowing_rolling(&windows, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_window_modes_rolling(&windows, &err), EVQ_E_INVALID);
     assert_non_null(strstr(err.message, "set data: {prefix: TEXT}"));
     assert_int_equal(evq_windows_add(&windows, (struct evq_window){.length = 6}, &err),
                      EVQ_E_LIMIT);

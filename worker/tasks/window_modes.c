@@ -1,4 +1,4 @@
-#include "worker/tasks/windowing.h"
+#include "worker/tasks/window_modes.h"
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -41,7 +41,7 @@ static enum evq_status roll(struct evq_windows *windows, int64_t group, struct e
     return status;
 }
 
-enum evq_status evq_windowing_rolling(struct evq_windows *windows, struct evq_error *err)
+enum evq_status evq_window_modes_rolling(struct evq_windows *windows, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -77,8 +77,8 @@ static enum evq_status stride_over(struct evq_windows *windows, int64_t group, i
     return status;
 }
 
-enum evq_status evq_windowing_strided(struct evq_windows *windows, int32_t stride,
-                                      struct evq_error *err)
+enum evq_status evq_window_modes_strided(struct evq_windows *windows, int32_t stride,
+                                         struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -92,7 +92,7 @@ enum evq_status evq_windowing_strided(struct evq_windows *windows, int32_t strid
     return status;
 }
 
-enum evq_status evq_windowing_blocks(struct evq_windows *windows, struct evq_error *err)
+enum evq_status evq_window_modes_blocks(struct evq_windows *windows, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -122,8 +122,8 @@ static enum evq_status add_sample(struct evq_windows *windows, int64_t first, in
                            err);
 }
 
-enum evq_status evq_windowing_documents(struct evq_windows *windows, int32_t batch_size,
-                                        struct evq_error *err)
+enum evq_status evq_window_modes_documents(struct evq_windows *windows, int32_t batch_size,
+                                           struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -135,10 +135,10 @@ enum evq_status evq_windowing_documents(struct evq_windows *windows, int32_t bat
     return status;
 }
 
-enum evq_status evq_windowing_joined(struct evq_windows *windows, int32_t batch_size,
-                                     struct evq_error *err)
+enum evq_status evq_window_modes_joined(struct evq_windows *windows, int32_t batch_size,
+                                        struct evq_error *err)
 {
-    const int64_t samples = evq_windowing_samples(windows, true);
+    const int64_t samples = evq_window_modes_samples(windows, true);
     enum evq_status status = EVQ_OK;
 
     for (int64_t i = 0; i < samples && status == EVQ_OK; i++) {
@@ -148,7 +148,7 @@ enum evq_status evq_windowing_joined(struct evq_windows *windows, int32_t batch_
     return status;
 }
 
-int64_t evq_windowing_samples(const struct evq_windows *windows, bool joined)
+int64_t evq_window_modes_samples(const struct evq_windows *windows, bool joined)
 {
     return joined ? (int64_t)windows->corpus->tokens.count / windows->length_max
                   : (int64_t)windows->corpus->passage_count;

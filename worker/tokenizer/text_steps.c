@@ -6,14 +6,14 @@
 
 #define UNDER "\xe2\x96\x81"
 
-static bool begins(struct evq_definition_text text, const char *word)
+static bool begins(struct evq_tokenizer_text text, const char *word)
 {
     const size_t bytes = strlen(word);
 
     return text.bytes >= bytes && memcmp(text.text, word, bytes) == 0;
 }
 
-static void append_under(struct evq_definition_text text, struct evq_buffer *out)
+static void append_under(struct evq_tokenizer_text text, struct evq_buffer *out)
 {
     char block[4096];
     size_t used = 0;
@@ -33,22 +33,21 @@ static void append_under(struct evq_definition_text text, struct evq_buffer *out
     evq_buffer_append(out, block, used);
 }
 
-static enum evq_status take(const struct evq_buffer *buffer, struct evq_definition_text *ret_text,
+static enum evq_status take(const struct evq_buffer *buffer, struct evq_tokenizer_text *ret_text,
                             struct evq_error *err)
 {
     if (buffer->failed) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes of text to divide into tokens",
                              ret_text->bytes);
     }
-    *ret_text = (struct evq_definition_text){(const char *)buffer->data, buffer->bytes};
+    *ret_text = (struct evq_tokenizer_text){(const char *)buffer->data, buffer->bytes};
     return EVQ_OK;
 }
 
-enum evq_status evq_normalizer_normalize(const struct evq_normalizer *steps,
-                                         struct evq_definition_text text,
+enum evq_status evq_text_steps_normalize(const struct evq_text_steps *steps,
+                                         struct evq_tokenizer_text text,
                                          struct evq_buffer buffers[2], struct evq_buffer *work,
-                                         struct evq_definition_text *ret_text,
-                                         struct evq_error *err)
+                                         struct evq_tokenizer_text *ret_text, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -76,10 +75,11 @@ enum evq_status evq_normalizer_normalize(const struct evq_normalizer *steps,
     return status;
 }
 
-enum evq_status evq_normalizer_prepare(const struct evq_normalizer *steps,
-                                       struct evq_definition_text text, bool first,
-                                       struct evq_buffer *buffer,
-                                       struct evq_definition_text *ret_text, struct evq_error *err)
+enum evq_status evq_text_steps_add_prefix(const struct evq_text_steps *steps,
+                                          struct evq_tokenizer_text text, bool first,
+                                          struct evq_buffer *buffer,
+                                          struct evq_tokenizer_text *ret_text,
+                                          struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -101,8 +101,8 @@ enum evq_status evq_normalizer_prepare(const struct evq_normalizer *steps,
     return status;
 }
 
-size_t evq_normalizer_run(const struct evq_normalizer *steps, struct evq_definition_text text,
-                          bool *ret_number)
+size_t evq_text_steps_first_part(const struct evq_text_steps *steps, struct evq_tokenizer_text text,
+                                 bool *ret_number)
 {
     size_t length = 0;
     size_t i = 0;

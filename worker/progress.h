@@ -3,8 +3,8 @@
  * not taken for a hanging one, and rarely enough to cost nothing. The thread that calls the
  * operation calls the listener.
  */
-#ifndef EVQ_WORKER_CHILD_PROGRESS_H
-#define EVQ_WORKER_CHILD_PROGRESS_H
+#ifndef EVQ_WORKER_PROGRESS_H
+#define EVQ_WORKER_PROGRESS_H
 
 #include <stdint.h>
 

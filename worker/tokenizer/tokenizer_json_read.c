@@ -8,7 +8,7 @@
 #define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Size of the trees of one file.
 
 struct reading {
-    struct evq_definition *definition;
+    struct evq_tokenizer_json *definition;
     struct evq_json json;
     struct evq_arena *settings; // Trees that are kept.
     struct evq_arena *passing;  // The tree of one added token.
@@ -19,14 +19,14 @@ struct reading {
 static enum evq_status read_vocabulary(struct reading *reading, const struct evq_json_token *begin,
                                        struct evq_error *err)
 {
-    struct evq_definition *definition = reading->definition;
+    struct evq_tokenizer_json *definition = reading->definition;
     struct evq_json_token token;
     enum evq_status status = EVQ_OK;
     uint64_t id = 0;
     char shown[260];
 
     if (begin->kind != EVQ_JSON_OBJECT || reading->vocabulary) {
-        return evq_definition_bad(
+        return evq_tokenizer_json_bad(
             definition, err, "%s",
             reading->vocabulary ? "the model has two vocabularies"
                                 : "the model's vocabulary is not an object of tokens and ids");
@@ -34,14 +34,15 @@ static enum evq_status read_vocabulary(struct reading *reading, const struct evq
     reading->vocabulary = true;
     while ((status = evq_json_next(&reading->json, &token, err)) == EVQ_OK &&
            token.kind == EVQ_JSON_KEY) {
-        const struct evq_definition_text name = {token.text, token.bytes};
+        const struct evq_tokenizer_text name = {token.text, token.bytes};
         status = evq_json_next(&reading->json, &token, err);
         if (status == EVQ_OK && !evq_json_u64(&token, &id)) {
-            return evq_definition_bad(definition, err, "token '%s' has no whole number as its id",
-                                      evq_definition_shown(name, shown, sizeof(shown)));
+            return evq_tokenizer_json_bad(definition, err,
+                                          "token '%s' has no whole number as its id",
+                                          evq_tokenizer_text_shown(name, shown, sizeof(shown)));
         }
         if (status == EVQ_OK) {
-            status = evq_definition_entry(definition, name, id, err);
+            status = evq_tokenizer_json_add_entry(definition, name, id, err);
         }
         if (status != EVQ_OK) {
             return status;
@@ -52,8 +53,8 @@ static enum evq_status read_vocabulary(struct reading *reading, const struct evq
 
 static enum evq_status read_pair(struct reading *reading, struct evq_error *err)
 {
-    struct evq_definition *definition = reading->definition;
-    struct evq_definition_text pair[2] = {{0}};
+    struct evq_tokenizer_json *definition = reading->definition;
+    struct evq_tokenizer_text pair[2] = {{0}};
     struct evq_json_token token;
 
     for (size_t i = 0; i < 3; i++) {
@@ -62,27 +63,27 @@ static enum evq_status read_pair(struct reading *reading, struct evq_error *err)
             return status;
         }
         if (token.kind != (i < 2 ? EVQ_JSON_STRING : EVQ_JSON_ARRAY_END)) {
-            return evq_definition_bad(definition, err, "merge %zu is no pair of two tokens",
-                                      definition->merge_count);
+            return evq_tokenizer_json_bad(definition, err, "merge %zu is no pair of two tokens",
+                                          definition->merge_count);
         }
         if (i < 2) {
-            pair[i] = (struct evq_definition_text){token.text, token.bytes};
+            pair[i] = (struct evq_tokenizer_text){token.text, token.bytes};
         }
     }
-    return evq_definition_merge(definition, pair[0], pair[1], err);
+    return evq_tokenizer_json_add_merge(definition, pair[0], pair[1], err);
 }
 
 static enum evq_status read_merges(struct reading *reading, const struct evq_json_token *begin,
                                    struct evq_error *err)
 {
-    struct evq_definition *definition = reading->definition;
+    struct evq_tokenizer_json *definition = reading->definition;
     struct evq_json_token token;
     enum evq_status status = EVQ_OK;
 
     if (begin->kind != EVQ_JSON_ARRAY || reading->merges) {
-        return evq_definition_bad(definition, err, "%s",
-                                  reading->merges ? "the model has two lists of merges"
-                                                  : "the model's merges are no list");
+        return evq_tokenizer_json_bad(definition, err, "%s",
+                                      reading->merges ? "the model has two lists of merges"
+                                                      : "the model's merges are no list");
     }
     reading->merges = true;
     while ((status = evq_json_next(&reading->json, &token, err)) == EVQ_OK &&
@@ -90,11 +91,11 @@ static enum evq_status read_merges(struct reading *reading, const struct evq_jso
         if (token.kind == EVQ_JSON_ARRAY) {
             status = read_pair(reading, err);
         } else if (token.kind != EVQ_JSON_STRING) {
-            status = evq_definition_bad(definition, err, "merge %zu is neither text nor a pair",
-                                        definition->merge_count);
+            status = evq_tokenizer_json_bad(definition, err, "merge %zu is neither text nor a pair",
+                                            definition->merge_count);
         } else if (token.bytes < 8 || memcmp(token.text, "#version", 8) != 0) {
-            const struct evq_definition_text line = {token.text, token.bytes};
-            status = evq_definition_merge_line(definition, line, err);
+            const struct evq_tokenizer_text line = {token.text, token.bytes};
+            status = evq_tokenizer_json_add_merge_line(definition, line, err);
         }
         if (status != EVQ_OK) {
             return status;
@@ -107,7 +108,7 @@ static enum evq_status keep(struct reading *reading, const struct evq_json_token
                             const char *name, struct evq_json_tree **slot, struct evq_error *err)
 {
     if (*slot != NULL) {
-        return evq_definition_bad(reading->definition, err, "%s comes twice", name);
+        return evq_tokenizer_json_bad(reading->definition, err, "%s comes twice", name);
     }
     return evq_json_tree_read(&reading->json, token, reading->settings, slot, err);
 }
@@ -120,8 +121,9 @@ static enum evq_status read_model(struct reading *reading, const struct evq_json
     enum evq_status status = EVQ_OK;
 
     if (begin->kind != EVQ_JSON_OBJECT || reading->model) {
-        return evq_definition_bad(reading->definition, err, "%s",
-                                  reading->model ? "there are two models" : "model is no object");
+        return evq_tokenizer_json_bad(reading->definition, err, "%s",
+                                      reading->model ? "there are two models"
+                                                     : "model is no object");
     }
     reading->model = true;
     while ((status = evq_json_next(&reading->json, &token, err)) == EVQ_OK &&
@@ -155,9 +157,9 @@ static enum evq_status read_added(struct reading *reading, const struct evq_json
     enum evq_status status = EVQ_OK;
 
     if (begin->kind != EVQ_JSON_ARRAY || reading->added) {
-        return evq_definition_bad(reading->definition, err, "%s",
-                                  reading->added ? "added_tokens comes twice"
-                                                 : "added_tokens is no list");
+        return evq_tokenizer_json_bad(reading->definition, err, "%s",
+                                      reading->added ? "added_tokens comes twice"
+                                                     : "added_tokens is no list");
     }
     reading->added = true;
     while ((status = evq_json_next(&reading->json, &token, err)) == EVQ_OK &&
@@ -207,12 +209,12 @@ static enum evq_status read_members(struct reading *reading, struct evq_error *e
 
 static enum evq_status read_all(struct reading *reading, struct evq_error *err)
 {
-    struct evq_definition *definition = reading->definition;
+    struct evq_tokenizer_json *definition = reading->definition;
     struct evq_json_token token;
 
     enum evq_status status = evq_json_next(&reading->json, &token, err);
     if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
-        return evq_definition_bad(definition, err, "it is not a JSON object");
+        return evq_tokenizer_json_bad(definition, err, "it is not a JSON object");
     }
     if (status == EVQ_OK) {
         status = read_members(reading, err);
@@ -221,23 +223,24 @@ static enum evq_status read_all(struct reading *reading, struct evq_error *err)
         return status;
     }
     if (!reading->model) {
-        return evq_definition_bad(definition, err, "it has no model");
+        return evq_tokenizer_json_bad(definition, err, "it has no model");
     }
     status = evq_settings_apply(definition, &reading->found, err);
     if (status == EVQ_OK && (!reading->vocabulary || !reading->merges)) {
-        return evq_definition_bad(definition, err, "the model has no %s",
-                                  reading->vocabulary ? "merges" : "vocabulary");
+        return evq_tokenizer_json_bad(definition, err, "the model has no %s",
+                                      reading->vocabulary ? "merges" : "vocabulary");
     }
     return status;
 }
 
-enum evq_status evq_definition_read_json(struct evq_definition *definition, struct evq_error *err)
+enum evq_status evq_tokenizer_json_read(struct evq_tokenizer_json *definition,
+                                        struct evq_error *err)
 {
     struct evq_buffer *file = &definition->file;
     struct evq_error fault = {.status = EVQ_OK};
     struct reading reading = {.definition = definition};
 
-    enum evq_status status = evq_definition_text_check(file, definition->path, err);
+    enum evq_status status = evq_tokenizer_json_check_text(file, definition->path, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -1,4 +1,4 @@
-#include "worker/tasks/window.h"
+#include "worker/tasks/windows.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

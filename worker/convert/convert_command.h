@@ -2,8 +2,8 @@
  * `evalq-worker convert`: writes the weights of a checkpoint of any format that evalq reads as a
  * Transformers directory. Nothing in the checkpoint is executed. One thread.
  */
-#ifndef EVQ_WORKER_CONVERT_CONVERT_H
-#define EVQ_WORKER_CONVERT_CONVERT_H
+#ifndef EVQ_WORKER_CONVERT_CONVERT_COMMAND_H
+#define EVQ_WORKER_CONVERT_CONVERT_COMMAND_H
 
 #include "worker/options.h"
 
