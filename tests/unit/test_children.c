@@ -137,7 +137,7 @@ static void job_with_its_result_completes(void **state)
     struct scene *scene = *state;
 
     child_finishes(scene);
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_PUBLISH);
     assert_int_equal(scene->lease->first->next->kind, EVQ_OUTBOX_COMPLETE);
 }
@@ -148,7 +148,7 @@ static void job_whose_result_was_lost_for_want_of_memory_does_not_complete(void 
 
     child_finishes(scene);
     outbox_refuse();
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_int_equal(fixture_memory_give(), 2);
     assert_non_null(scene->lease->first);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
@@ -165,9 +165,9 @@ static void job_whose_result_could_not_be_read_does_not_complete(void **state)
     child_finishes(scene);
     evq_channel_fill(&scene->slot.channel);
     fixture_memory_refuse(0, SIZE_MAX - 1);
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_true(fixture_memory_give() > 0);
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_null(scene->lease->first);
     assert_ptr_equal(scene->slot.lease, scene->lease);
 }
@@ -207,7 +207,7 @@ static void child_that_can_no_longer_be_heard_is_killed(void **state)
     scene->slot.state = EVQ_SLOT_IDLE;
     assert_status(evq_channel_send(&scene->child, "hello", NULL, 0, NULL), EVQ_OK);
     fixture_memory_refuse(0, SIZE_MAX - 1); // Of what it says nothing can be taken in.
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_true(fixture_memory_give() > 0);
     child_killed(&scene->slot);
 }
@@ -219,7 +219,7 @@ static void dead_child_is_given_no_further_job(void **state)
 
     evq_channel_close(&scene->child);
     scene->slot.state = EVQ_SLOT_IDLE;
-    evq_children_work(&scene->supervisor, &scene->slot, scene->lease);
+    evq_child_notes_send_job(&scene->supervisor, &scene->slot, scene->lease);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_RELEASE);
     assert_null(scene->slot.lease);
     assert_int_not_equal(scene->slot.state, EVQ_SLOT_IDLE);
@@ -255,7 +255,7 @@ static void child_fails(struct scene *scene, enum evq_status status, bool crash)
     scene->slot.lease = scene->lease;
     scene->slot.state = EVQ_SLOT_RUNNING;
     assert_status(evq_channel_send(&scene->child, "error", fields, 4, NULL), EVQ_OK);
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
 }
 
 /* A machine without room is not its job's fault. */
@@ -305,7 +305,7 @@ static void job_that_is_no_longer_ours_publishes_nothing(void **state)
 
     child_finishes(scene);
     scene->slot.ending = EVQ_CAUSE_CANCELLED;
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_null(scene->supervisor.leases); // Left, not ended: nothing of it is said to Redis.
     scene->lease = NULL;
 }
@@ -324,7 +324,7 @@ static void result_of_a_cancelled_job_is_dropped(void **state)
     scene->slot.lease = scene->lease;
     scene->slot.state = EVQ_SLOT_RUNNING;
     scene->slot.ending = EVQ_CAUSE_CANCELLED;
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_null(scene->lease->first);
     evq_buffer_free(&record);
     evq_result_free(result);
@@ -354,7 +354,7 @@ static void result_of_no_task_of_the_suite_is_not_kept(void **state)
 
     child_finishes(scene);
     scene->suite.tasks = &other.task;
-    evq_children_read(&scene->supervisor, &scene->slot);
+    evq_child_notes_read(&scene->supervisor, &scene->slot);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
     assert_null(scene->lease->first->next);
 }

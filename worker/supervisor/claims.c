@@ -47,7 +47,7 @@ void evq_claims_start(struct evq_supervisor *supervisor)
         }
         struct evq_slot *slot = slot_find(supervisor, lease->claim);
         if (slot != NULL) {
-            evq_children_work(supervisor, slot, lease);
+            evq_child_notes_send_job(supervisor, slot, lease);
         }
     }
 }

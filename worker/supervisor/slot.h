@@ -97,19 +97,7 @@ struct evq_slot {
     int64_t kill_ms; // When to kill the child; 0: never.
 };
 
-struct evq_slot_spawn {
-    const char *const *argv; // NULL-terminated argument list of a child.
-};
-
-/* Call this first in a forked copy. It makes only async-signal-safe calls: the copy dies with its
- * parent, and all signals are unblocked. */
-void evq_slot_forked(pid_t parent);
-
 void evq_slot_init(struct evq_slot *slot, uint32_t number);
-
-/* Forks and executes our own binary as the child of the slot. EVQ_E_IO, EVQ_E_NOMEM. */
-enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spawn *spawn,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The only function that changes slot->state. */
 void evq_slot_move(struct evq_slot *slot, enum evq_slot_event event);
@@ -117,15 +105,6 @@ void evq_slot_move(struct evq_slot *slot, enum evq_slot_event event);
 /* Asks the child to end its job, and has it killed after grace_ms. The first cause stays, except
  * that STALE replaces any other. */
 void evq_slot_cancel(struct evq_slot *slot, enum evq_cause cause, int64_t grace_ms);
-/* Kills the child for a fault of its own. evq_slot_reap() sees its death. */
-void evq_slot_kill(struct evq_slot *slot);
-
-/* Returns true once, when the child has died; *ret_wait_status is as waitpid() gives it. */
-bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status);
-/* Reads what is left in the child's pipes and closes them. Call it after a reap and before the
- * next start. */
-void evq_slot_close(struct evq_slot *slot);
-
 /* When this slot next needs attention, monotonic ms; INT64_MAX: never. */
 int64_t evq_slot_due_ms(const struct evq_slot *slot);
 
@@ -134,5 +113,28 @@ bool evq_slot_changes(const struct evq_slot *slot); // Its child is starting or 
 bool evq_slot_waits_for_gpus(const struct evq_slot *slot);
 /* The word for the state in the worker's status: "down", "starting", "idle" or "running". */
 const char *evq_slot_state_name(enum evq_slot_state state);
+
+/* ---- slot_process.c ---- */
+
+struct evq_slot_spawn {
+    const char *const *argv; // NULL-terminated argument list of a child.
+};
+
+/* Call this first in a forked copy. It makes only async-signal-safe calls: the copy dies with its
+ * parent, and all signals are unblocked. */
+void evq_slot_forked(pid_t parent);
+
+/* Forks and executes our own binary as the child of the slot. EVQ_E_IO, EVQ_E_NOMEM. */
+enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spawn *spawn,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Kills the child for a fault of its own. evq_slot_reap() sees its death. */
+void evq_slot_kill(struct evq_slot *slot);
+
+/* Returns true once, when the child has died; *ret_wait_status is as waitpid() gives it. */
+bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status);
+/* Reads what is left in the child's pipes and closes them. Call it after a reap and before the
+ * next start. */
+void evq_slot_close(struct evq_slot *slot);
 
 #endif

@@ -364,7 +364,7 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
             (void)evq_channel_flush(&slot->channel, NULL); // If the child is dead, SIGCHLD tells.
         }
         if (items[2 + 2 * i].revents != 0 || items[3 + 2 * i].revents != 0) {
-            evq_children_read(supervisor, slot);
+            evq_child_notes_read(supervisor, slot);
         }
     }
     if (supervisor->child_exited) {

@@ -5,8 +5,10 @@
  *
  *   supervisor.c       start, the loop, signals, the end
  *   drain.c            when the worker stops claiming, and how long running jobs have left
- *   children.c         the child processes: notes, deaths, time limits, starts
- *   slot.c             one slot: its state machine and its child process
+ *   children.c         the child processes: deaths, time limits, starts
+ *   child_notes.c      the jobs that the children get, and the notes that they send
+ *   slot.c             one slot: its state machine
+ *   slot_process.c     starts, kills and reaps the child process of a slot
  *   causes.c           what can go wrong, and what is done about it: the table of all retries
  *   disk_pause.c       suites that are paused because the scratch disk is full
  *   redis_round.c      one round with Redis: registration, outbox, heartbeats, claims, waiting
@@ -100,16 +102,25 @@ bool evq_drain_over(const struct evq_supervisor *supervisor, int64_t now_ms);
 
 /* ---- children.c ---- */
 
-/* Reads the notes and the standard error of a child. */
-void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot);
 void evq_children_reap(struct evq_supervisor *supervisor); // Call it after SIGCHLD.
 // Applies time limits, kills and starts children.
 void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms);
-/* Gives the job of the lease to an idle slot. */
-void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
-                       struct evq_lease *lease);
 /* Asks all children to exit, kills those that do not, and reaps them. */
 void evq_children_stop(struct evq_supervisor *supervisor);
+
+/* ---- child_notes.c ---- */
+
+/* Gives the job of the lease to an idle slot. */
+void evq_child_notes_send_job(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                              struct evq_lease *lease);
+/* Reads the notes and the standard error of a child. */
+void evq_child_notes_read(struct evq_supervisor *supervisor, struct evq_slot *slot);
+/* The job of the slot did not succeed: either we ended it (slot->ending), or the child reported a
+ * failure or died. Does nothing if the slot has no job. */
+void evq_child_notes_job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                                enum evq_fail_kind kind, const char *reason, const char *detail);
+/* Counts a failed start or a device fault. */
+void evq_child_notes_slot_failed(struct evq_slot *slot, const char *reason);
 
 /* ---- redis_round.c ---- */
 
