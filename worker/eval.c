@@ -12,7 +12,7 @@
 #include "worker/child/runner.h"
 #include "worker/child/scratch.h"
 #include "worker/devices/devices.h"
-#include "worker/evaluators/placement.h"
+#include "worker/evaluators/checkpoint_location.h"
 
 static volatile sig_atomic_t stop_signal;
 
@@ -122,7 +122,8 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
 }
 
 static enum evq_status eval_run(const struct evq_options *options, const struct evq_config *config,
-                                const struct evq_suite *suite, const struct evq_placement *place,
+                                const struct evq_suite *suite,
+                                const struct evq_checkpoint_location *place,
                                 struct printer *printer, struct evq_failure *failure,
                                 struct evq_error *err)
 {
@@ -142,8 +143,8 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
         status = evq_scratch_open(config->worker.scratch, err);
     }
     if (status == EVQ_OK) {
-        status =
-            evq_scratch_attempt(config->worker.scratch, scratch, sizeof(scratch), &lock_fd, err);
+        status = evq_scratch_make_attempt(config->worker.scratch, scratch, sizeof(scratch),
+                                          &lock_fd, err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -169,7 +170,7 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
     (void)snprintf(id, sizeof(id), "eval-%ld", (long)getpid());
     status = evq_runner_open(&runner_config, &runner, err);
     if (status == EVQ_OK && strcmp(suite->evaluator, "native") == 0) {
-        status = evq_runner_warm(runner, note, sizeof(note), err);
+        status = evq_runner_open_native(runner, note, sizeof(note), err);
         if (status == EVQ_OK && note[0] != '\0' && gpus > 0) {
             (void)fprintf(stderr, "evalq-worker: %s\n", note);
         }
@@ -221,7 +222,7 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
 {
     struct evq_error err;
     struct evq_config *config = NULL;
-    struct evq_placement place = {.root_fd = -1};
+    struct evq_checkpoint_location place = {.root_fd = -1};
     struct evq_failure failure = {0};
     struct printer printer = {.json = options->json, .tty = isatty(STDERR_FILENO) == 1};
     enum evq_exit code = EVQ_EXIT_CONFIG;
@@ -246,7 +247,7 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
         evq_buffer_json_text(&printer.out, options->path);
         evq_buffer_text(&printer.out, ", \"tasks\": {");
     }
-    status = evq_placement_open(options->path, &place, &err);
+    status = evq_checkpoint_location_open(options->path, &place, &err);
     if (status == EVQ_OK) {
         status = eval_run(options, config, suite, &place, &printer, &failure, &err);
     }
@@ -266,7 +267,7 @@ out:
     if (status != EVQ_OK) {
         (void)fprintf(stderr, "evalq-worker: %s\n%s", err.message, failure.detail);
     }
-    evq_placement_close(&place);
+    evq_checkpoint_location_close(&place);
     evq_config_free(config);
     evq_buffer_free(&printer.out);
     return code;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "shared/checkpoint/checkpoint.h"
-#include "worker/evaluators/placement.h"
+#include "worker/evaluators/checkpoint_location.h"
 
 struct facts {
     const struct evq_checkpoint *checkpoint;
@@ -99,7 +99,7 @@ static void facts_table(const struct facts *facts, const char *path, struct evq_
 }
 
 static enum evq_status inspect_print(const struct evq_options *options,
-                                     const struct evq_placement *place,
+                                     const struct evq_checkpoint_location *place,
                                      const struct evq_checkpoint *checkpoint, struct evq_error *err)
 {
     struct facts facts = {.checkpoint = checkpoint};
@@ -132,15 +132,15 @@ static enum evq_status inspect_print(const struct evq_options *options,
 /* Opens the checkpoint. The base of an adapter must lie in the checkpoint's own folder or where
  * --base says. */
 static enum evq_status inspect_open(const struct evq_options *options,
-                                    const struct evq_placement *place,
+                                    const struct evq_checkpoint_location *place,
                                     struct evq_checkpoint **ret_checkpoint, struct evq_error *err)
 {
-    struct evq_placement base = {.root_fd = -1};
+    struct evq_checkpoint_location base = {.root_fd = -1};
     char path[sizeof(base.root) + sizeof(base.path)] = "";
     enum evq_status status = EVQ_OK;
 
     if (options->base != NULL) {
-        status = evq_placement_open(options->base, &base, err);
+        status = evq_checkpoint_location_open(options->base, &base, err);
         (void)snprintf(path, sizeof(path), "%s/%s", strcmp(base.root, "/") == 0 ? "" : base.root,
                        base.path);
     }
@@ -157,17 +157,17 @@ static enum evq_status inspect_open(const struct evq_options *options,
         (void)evq_error_set(err, status, "%s; name the folder of the base with --base PATH",
                             err->message);
     }
-    evq_placement_close(&base);
+    evq_checkpoint_location_close(&base);
     return status;
 }
 
 enum evq_exit evq_inspect_main(const struct evq_options *options)
 {
     struct evq_error err;
-    struct evq_placement place = {.root_fd = -1};
+    struct evq_checkpoint_location place = {.root_fd = -1};
     struct evq_checkpoint *checkpoint = NULL;
 
-    enum evq_status status = evq_placement_open(options->path, &place, &err);
+    enum evq_status status = evq_checkpoint_location_open(options->path, &place, &err);
     if (status == EVQ_OK) {
         status = evq_checkpoint_check_complete(place.root_fd, place.path, &err);
     }
@@ -178,7 +178,7 @@ enum evq_exit evq_inspect_main(const struct evq_options *options)
         status = inspect_print(options, &place, checkpoint, &err);
     }
     evq_checkpoint_close(checkpoint);
-    evq_placement_close(&place);
+    evq_checkpoint_location_close(&place);
     if (status == EVQ_OK) {
         return EVQ_EXIT_OK;
     }

@@ -33,8 +33,8 @@ static int attempt_setup(void **state)
     attempt->folder = folder;
     (void)snprintf(attempt->scratch, sizeof(attempt->scratch), "%s/scratch", attempt->folder->path);
     assert_status_err(evq_scratch_open(attempt->scratch, &err), EVQ_OK, &err);
-    assert_status_err(evq_scratch_attempt(attempt->scratch, attempt->path, sizeof(attempt->path),
-                                          &attempt->lock_fd, &err),
+    assert_status_err(evq_scratch_make_attempt(attempt->scratch, attempt->path,
+                                               sizeof(attempt->path), &attempt->lock_fd, &err),
                       EVQ_OK, &err);
     *state = attempt;
     return 0;

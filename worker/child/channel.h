@@ -2,7 +2,7 @@
  * Notes between the supervisor and a child: length-prefixed msgpack over a socketpair. One thread.
  * A note is at most EVQ_CODEC_NOTE_BYTES_MAX long; the prefix is 4 bytes, least significant first.
  *
- *   to the child        job {id suite digest record shard shard_count attempt epoch
+ *   to the child        job {id suite digest record shard shard_count attempt keyspace
  *                           tasks_done}
  *                       cancel {}
  *                       piece {status message}    the answer to a piece

@@ -18,7 +18,6 @@
 #include "worker/child/runner.h"
 #include "worker/child/sample_sender.h"
 #include "worker/child/scratch.h"
-#include "worker/supervisor/lease.h"
 
 #define PROGRESS_MS 200 // Shortest time between two progress notes.
 #define PRUNE_JOBS  64  // Jobs between two cleanings of the scratch directory.
@@ -207,8 +206,8 @@ static enum evq_status scratch_have(struct child *child, struct evq_error *err)
         return EVQ_OK;
     }
     scratch_drop(child);
-    return evq_scratch_attempt(child->config->worker.scratch, child->scratch,
-                               sizeof(child->scratch), &child->scratch_fd, err);
+    return evq_scratch_make_attempt(child->config->worker.scratch, child->scratch,
+                                    sizeof(child->scratch), &child->scratch_fd, err);
 }
 
 /* Empties the attempt directory. */
@@ -241,7 +240,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .task_done_count = work->task_done_count,
         .scratch = child->scratch,
         .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1),
-        .epoch = evq_channel_get_text(note, "epoch")};
+        .keyspace = evq_channel_get_text(note, "keyspace")};
 
     return evq_runner_eval(child->runner, work->id, &request, report, failure, err);
 }
@@ -255,7 +254,7 @@ static void prune(const struct child *child)
 /* Whether such a failure may have been caused by a full disk or by a lack of file descriptors. */
 static bool may_lack_room(enum evq_status status, const struct evq_failure *failure)
 {
-    const enum evq_fail_kind kind = evq_lease_fail_kind(status, failure->crash);
+    const enum evq_fail_kind kind = evq_failure_kind(status, failure->crash);
 
     return status != EVQ_OK && status != EVQ_E_DEVICE &&
            (kind == EVQ_FAIL_RETRY || kind == EVQ_FAIL_INCOMPLETE);
@@ -293,7 +292,7 @@ static void job_take(struct child *child, const struct evq_note *note)
     scratch_renew(child);
     evq_child_job_close(&work);
     if (may_lack_room(status, &failure) &&
-        evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
+        evq_scratch_check(child->config->worker.scratch, &lack) != EVQ_OK) {
         status = evq_error_prefix(&lack, "%s", err.message);
         // The attempt's own files are gone now, so a disk that is still full is not this job's
         // fault.
@@ -335,7 +334,7 @@ static const char *evaluators_state(enum evq_status start)
     if (start == EVQ_OK) {
         return "ready";
     }
-    return evq_lease_fail_kind(start, false) == EVQ_FAIL_FATAL ? "failed" : "retry";
+    return evq_failure_kind(start, false) == EVQ_FAIL_FATAL ? "failed" : "retry";
 }
 
 static enum evq_status child_open(struct child *child, const struct evq_options *options,
@@ -356,12 +355,12 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
         .threads = options->threads >= 0 ? options->threads : child->config->worker.threads};
     status = evq_runner_open(&config, &child->runner, err);
     if (status == EVQ_OK && natives_served(child->config)) {
-        status = evq_runner_warm(child->runner, note, sizeof(note), err);
+        status = evq_runner_open_native(child->runner, note, sizeof(note), err);
     }
     if (status == EVQ_OK && options->warm) {
         const struct evq_eval_report report = {.context = child, .progress = child_progress};
         struct evq_error fault;
-        status = evq_runner_start(child->runner, &report, &fault, err);
+        status = evq_runner_start_programs(child->runner, &report, &fault, err);
         evaluators = evaluators_state(fault.status);
         if (fault.status != EVQ_OK) {
             // This is more urgent than the note of the native engine.

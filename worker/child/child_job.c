@@ -9,7 +9,7 @@
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "worker/child/channel.h"
-#include "worker/evaluators/placement.h"
+#include "worker/evaluators/checkpoint_location.h"
 
 static bool file_is_here(const struct evq_child_job *work)
 {
@@ -179,6 +179,7 @@ const char *evq_child_job_path(const struct evq_child_job *work)
     if (work->remote.directory[0] != '\0') {
         return work->remote.name;
     }
-    return work->fetched.directory[0] != '\0' ? work->fetched.name
-                                              : evq_placement_pick(work->root_fd, work->job);
+    return work->fetched.directory[0] != '\0'
+               ? work->fetched.name
+               : evq_checkpoint_location_pick(work->root_fd, work->job);
 }

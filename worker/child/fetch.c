@@ -69,7 +69,7 @@ void evq_fetch_close(struct evq_fetched *fetched)
 static enum evq_status file_make(const char *base, int64_t bytes, struct evq_fetched *fetched,
                                  int *ret_file, struct evq_error *err)
 {
-    enum evq_status status = evq_scratch_attempt(
+    enum evq_status status = evq_scratch_make_attempt(
         base, fetched->directory, sizeof(fetched->directory), &fetched->directory_fd, err);
     if (status != EVQ_OK) {
         fetched->directory[0] = '\0'; // We made no directory.

@@ -110,8 +110,8 @@ static int32_t gpu_count(const char *devices)
     return count;
 }
 
-enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
-                                struct evq_error *err)
+enum evq_status evq_runner_open_native(struct evq_runner *runner, char *ret_note, size_t note_bytes,
+                                       struct evq_error *err)
 {
     ret_note[0] = '\0';
     if (runner->native != NULL) {
@@ -141,8 +141,9 @@ static enum evq_status persistent_have(struct evq_runner *runner,
     return status;
 }
 
-enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
-                                 struct evq_error *ret_fault, struct evq_error *err)
+enum evq_status evq_runner_start_programs(struct evq_runner *runner,
+                                          const struct evq_eval_report *report,
+                                          struct evq_error *ret_fault, struct evq_error *err)
 {
     const struct evq_config *config = runner->config.config;
     struct evq_error fault;
@@ -261,7 +262,7 @@ static enum evq_status relay_task(void *context, const struct evq_result *result
 }
 
 static enum evq_status program_eval(struct evq_runner *runner,
-                                    const struct evq_command_place *place,
+                                    const struct evq_program_place *place,
                                     const struct evq_eval_request *request,
                                     const struct evq_eval_report *report,
                                     struct evq_failure *failure, struct evq_error *err)
@@ -285,7 +286,7 @@ static enum evq_status native_eval(struct evq_runner *runner,
 {
     char note[256];
 
-    const enum evq_status status = evq_runner_warm(runner, note, sizeof(note), err);
+    const enum evq_status status = evq_runner_open_native(runner, note, sizeof(note), err);
     return status == EVQ_OK ? evq_native_eval(runner->native, request, report, err) : status;
 }
 
@@ -311,7 +312,7 @@ static enum evq_status program_reason(const struct relay *relay, enum evq_status
 
 /* Runs the suite's prepare command, or the conversion that a model server needs. Without either,
  * *ret_path is "". */
-static enum evq_status prepare_open(const struct evq_command_place *place,
+static enum evq_status prepare_open(const struct evq_program_place *place,
                                     const struct relay *relay, const struct evq_eval_report *report,
                                     struct evq_prepared *ret_prepared, const char **ret_path,
                                     struct evq_failure *failure, struct evq_error *err)
@@ -334,7 +335,7 @@ static enum evq_status prepare_open(const struct evq_command_place *place,
                        evq_eval_variant(&mine), name);
     }
     (void)snprintf(log_path, sizeof(log_path), "%s.prepare", place->log_path);
-    const struct evq_command_place prepare_place = {.devices = place->devices,
+    const struct evq_program_place prepare_place = {.devices = place->devices,
                                                     .log_path = log_path};
     mine.prepared = "";
     status = evq_prepare_open(evaluator, &prepare_place, conversion.key, &mine, report,
@@ -347,7 +348,7 @@ static enum evq_status prepare_open(const struct evq_command_place *place,
 }
 
 static enum evq_status prepared_eval(struct evq_runner *runner,
-                                     const struct evq_command_place *place,
+                                     const struct evq_program_place *place,
                                      const struct relay *relay,
                                      const struct evq_eval_report *report,
                                      struct evq_failure *failure, struct evq_error *err)
@@ -404,12 +405,12 @@ static enum evq_status watched_eval(struct evq_runner *runner, const char *id, s
     }
     relay->fingerprint = before;
     if (!evq_attempt_log_path(request->config->worker.scratch,
-                              request->epoch != NULL ? request->epoch : "", id, request->attempt,
-                              log_path, sizeof(log_path))) {
+                              request->keyspace != NULL ? request->keyspace : "", id,
+                              request->attempt, log_path, sizeof(log_path))) {
         return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long for the log of '%s'",
                              id);
     }
-    const struct evq_command_place place = {.devices = runner->config.devices,
+    const struct evq_program_place place = {.devices = runner->config.devices,
                                             .log_path = log_path};
     status = prepared_eval(runner, &place, relay, &relayed, failure, err);
     return relay->native ? status : program_reason(relay, status, err);

@@ -25,15 +25,16 @@ void evq_runner_close(struct evq_runner *runner);
 
 /* Opens the native engine before the first job. ret_note: something that users should know ("no
  * GPU: ..."), or "". */
-enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_runner_open_native(struct evq_runner *runner, char *ret_note, size_t note_bytes,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Starts the persistent evaluators of all suites that can run here and waits until they are ready.
  * ret_fault: the first failed start; its status is EVQ_OK if all are ready. The first job of that
  * evaluator starts it again. EVQ_E_STOPPED. */
-enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
-                                 struct evq_error *ret_fault,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_runner_start_programs(struct evq_runner *runner,
+                                          const struct evq_eval_report *report,
+                                          struct evq_error *ret_fault,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Checks that the checkpoint exists, is complete and is the one that was submitted, runs the

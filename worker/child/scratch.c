@@ -171,7 +171,7 @@ static bool descriptors_left(void)
     return count == DESCRIPTORS_MIN;
 }
 
-enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err)
+enum evq_status evq_scratch_check(const char *scratch, struct evq_error *err)
 {
     struct statvfs room;
 
@@ -191,8 +191,8 @@ enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err)
     return EVQ_OK;
 }
 
-enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
-                                    int *ret_lock_fd, struct evq_error *err)
+enum evq_status evq_scratch_make_attempt(const char *scratch, char *ret_path, size_t path_bytes,
+                                         int *ret_lock_fd, struct evq_error *err)
 {
     struct stat info;
 

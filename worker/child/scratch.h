@@ -21,8 +21,8 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err) EVQ
 
 /* Makes a new, empty SCRATCH/jobs/XXXXXX. The caller removes it with evq_scratch_remove() and then
  * closes the descriptor, whose lock tells others that the directory is in use. */
-enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
-                                    int *ret_lock_fd, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_scratch_make_attempt(const char *scratch, char *ret_path, size_t path_bytes,
+                                         int *ret_lock_fd, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Reuses the directory of an ended attempt for the next one: it gets a new name, is emptied, and
@@ -35,7 +35,7 @@ bool evq_scratch_renew(const char *scratch, char *path, size_t path_bytes, int l
  * Whether this machine has what every attempt needs: space in a writable scratch directory, and
  * file descriptors. EVQ_E_FULL says what is missing; it is then the cause of the attempt's failure.
  */
-enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_scratch_check(const char *scratch, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Removes the oldest logs beyond EVQ_SCRATCH_LOGS_KEPT, and what killed processes left in jobs/. */
 void evq_scratch_prune(const char *scratch);

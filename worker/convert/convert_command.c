@@ -14,7 +14,7 @@
 #include "worker/convert/base_model.h"
 #include "worker/convert/model_files.h"
 #include "worker/convert/tensor_names.h"
-#include "worker/evaluators/placement.h"
+#include "worker/evaluators/checkpoint_location.h"
 #include "worker/evaluators/program_run.h"
 #include "worker/evaluators/python_json.h"
 
@@ -26,7 +26,7 @@ struct conversion {
     const char *base;      // NULL: an adapter names its own; other checkpoints have none.
     const char *tokenizer; // NULL: beside the checkpoint, or in the base.
     char variant[EVQ_JOB_NAME_BYTES_MAX + 1];
-    struct evq_placement place;
+    struct evq_checkpoint_location place;
     struct evq_checkpoint *checkpoint;
     struct evq_checkpoint *base_weights; // NULL: base has none, or the checkpoint is an adapter.
     int own_fd, base_fd, tokenizer_fd;   // Folders; -1: there is none.
@@ -48,7 +48,8 @@ static enum evq_status open_checkpoint(struct conversion *conversion,
     struct evq_base_roots roots;
     const char *base = "";
 
-    enum evq_status status = evq_placement_open(conversion->path, &conversion->place, err);
+    enum evq_status status =
+        evq_checkpoint_location_open(conversion->path, &conversion->place, err);
     if (status == EVQ_OK) {
         status = evq_base_roots_open(&roots, config, conversion->base, &base, err);
     }
@@ -265,7 +266,7 @@ int evq_convert_main(const struct evq_options *options)
     }
     evq_checkpoint_close(conversion.base_weights);
     evq_checkpoint_close(conversion.checkpoint);
-    evq_placement_close(&conversion.place);
+    evq_checkpoint_location_close(&conversion.place);
     evq_file_close(&conversion.own_fd);
     evq_file_close(&conversion.base_fd);
     evq_file_close(&conversion.tokenizer_fd);

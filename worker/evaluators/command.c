@@ -69,7 +69,7 @@ static void samples_keep(const struct evq_eval_request *request, const char *for
 }
 
 static enum evq_status results_report(const struct evq_evaluator *evaluator,
-                                      const struct evq_command_place *place,
+                                      const struct evq_program_place *place,
                                       const struct evq_eval_request *request,
                                       struct evq_results *results, int64_t compute_us,
                                       const struct evq_eval_report *report, struct evq_error *err)
@@ -90,7 +90,7 @@ static enum evq_status results_report(const struct evq_evaluator *evaluator,
 }
 
 enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
-                                 const struct evq_command_place *place,
+                                 const struct evq_program_place *place,
                                  const struct evq_eval_request *request,
                                  const struct evq_eval_report *report, struct evq_failure *failure,
                                  struct evq_error *err)

@@ -31,9 +31,9 @@ struct evq_eval_request {
     size_t task_done_count;
     const char *scratch; // Directory of this attempt; removed by the supervisor.
     int32_t attempt;
-    // Epoch of the queue that the job comes from; NULL: no queue. It is used in the name of the
-    // log.
-    const char *epoch;
+    // Id of the keyspace in Redis that the job comes from (Redis calls it epoch); NULL: no queue.
+    // It is used in the name of the log.
+    const char *keyspace;
 };
 
 /* Which weights are evaluated; never NULL. */

@@ -7,6 +7,8 @@
 
 #include <stdbool.h>
 
+#include "shared/queue/queue.h"
+
 #define EVQ_FAILURE_DETAIL_BYTES 8192
 
 struct evq_failure {
@@ -14,5 +16,8 @@ struct evq_failure {
     bool crash;
     char detail[EVQ_FAILURE_DETAIL_BYTES];
 };
+
+/* Translates the status of a failed evaluation into the kind of failure that Redis is told. */
+enum evq_fail_kind evq_failure_kind(enum evq_status status, bool crash);
 
 #endif

@@ -21,7 +21,7 @@
 #define AGE_BYTES  (PATH_BYTES + 257) // Room for a directory, a slash and a name.
 
 static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
-                                    const struct evq_command_place *place, const char *final,
+                                    const struct evq_program_place *place, const char *final,
                                     const struct evq_eval_request *request,
                                     const struct evq_eval_report *report,
                                     struct evq_failure *failure, struct evq_error *err)
@@ -117,7 +117,7 @@ static void prepared_prune(const char *directory)
 }
 
 enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
-                                 const struct evq_command_place *place, const char *key,
+                                 const struct evq_program_place *place, const char *key,
                                  const struct evq_eval_request *request,
                                  const struct evq_eval_report *report,
                                  struct evq_prepared *ret_prepared, struct evq_failure *failure,

@@ -21,7 +21,7 @@ struct evq_prepared { // A prepared checkpoint, locked while the evaluation runs
  * the statuses of evq_program_run_wait(). The caller closes *ret_prepared.
  */
 enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
-                                 const struct evq_command_place *place, const char *key,
+                                 const struct evq_program_place *place, const char *key,
                                  const struct evq_eval_request *request,
                                  const struct evq_eval_report *report,
                                  struct evq_prepared *ret_prepared, struct evq_failure *failure,

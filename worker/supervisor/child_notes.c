@@ -5,6 +5,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
+#include "worker/evaluators/failure.h"
 #include "worker/supervisor/supervisor.h"
 
 /* ---- a job goes in ---- */
@@ -28,7 +29,7 @@ static int64_t job_limit_ms(const struct evq_supervisor *supervisor, const struc
 }
 
 static enum evq_status job_send(struct evq_slot *slot, const struct evq_lease *lease,
-                                const char *epoch, struct evq_error *err)
+                                const char *keyspace, struct evq_error *err)
 {
     const struct evq_claim *claim = lease->claim;
     struct evq_buffer record;
@@ -52,7 +53,7 @@ static enum evq_status job_send(struct evq_slot *slot, const struct evq_lease *l
                                            evq_channel_integer("shard", claim->shard),
                                            evq_channel_integer("shard_count", claim->shard_count),
                                            evq_channel_integer("attempt", claim->attempt),
-                                           evq_channel_text("epoch", epoch),
+                                           evq_channel_text("keyspace", keyspace),
                                            evq_channel_text("tasks_done", tasks_done)};
         status = evq_channel_send(&slot->channel, "job", fields, sizeof(fields) / sizeof(fields[0]),
                                   err);
@@ -276,7 +277,7 @@ static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
     if (status == EVQ_E_FULL && slot->ending == EVQ_CAUSE_NONE) {
         slot->ending = EVQ_CAUSE_DISK_FULL;
     }
-    evq_child_notes_job_failed(supervisor, slot, evq_lease_fail_kind(status, crash), message,
+    evq_child_notes_job_failed(supervisor, slot, evq_failure_kind(status, crash), message,
                                evq_channel_get_text(note, "detail"));
     evq_slot_move(slot, EVQ_SLOT_ON_JOB_OVER);
     if (status == EVQ_E_DEVICE) { // The child exits by itself, and gets no other job.

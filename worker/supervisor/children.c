@@ -7,7 +7,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "worker/evaluators/evaluator.h"
+#include "worker/evaluators/failure.h"
 #include "worker/supervisor/supervisor.h"
 
 #define EXIT_GRACE_MS 3000 // At the end of the worker, from the request to exit to SIGKILL.

@@ -88,7 +88,4 @@ void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result
 enum evq_status evq_lease_send(struct evq_lease *lease, struct evq_queue *queue,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Translates the status of a failed evaluation into the kind of failure that Redis is told. */
-enum evq_fail_kind evq_lease_fail_kind(enum evq_status status, bool crash);
-
 #endif

@@ -171,7 +171,7 @@ static enum evq_status run_task(struct evq_native_run *run, struct evq_error *er
         status = evq_native_open_checkpoint(run, err);
     }
     if (status == EVQ_OK) {
-        status = run->task->samples != NULL ? evq_native_samples(run, sums, err)
+        status = run->task->samples != NULL ? evq_native_rows(run, sums, err)
                                             : evq_native_tokens(run, sums, err);
     }
     if (status != EVQ_OK) {

@@ -54,8 +54,8 @@ static inline bool evq_native_fast_bf16(const struct evq_native *native)
 
 /* Read the data, load the model, run this shard's part and add to sums: one for tasks over samples,
  * one for tasks over tokens. */
-enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_sum *sums,
-                                   struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_native_rows(struct evq_native_run *run, struct evq_task_sum *sums,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 

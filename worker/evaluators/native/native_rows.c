@@ -222,8 +222,8 @@ static enum evq_status run_batches(struct evq_native_run *run, struct evq_datase
     return status;
 }
 
-enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_sum *sums,
-                                   struct evq_error *err)
+enum evq_status evq_native_rows(struct evq_native_run *run, struct evq_task_sum *sums,
+                                struct evq_error *err)
 {
     struct evq_dataset *dataset = NULL;
     struct evq_model *model = NULL;

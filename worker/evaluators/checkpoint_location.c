@@ -1,4 +1,4 @@
-#include "worker/evaluators/placement.h"
+#include "worker/evaluators/checkpoint_location.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +10,9 @@
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
 
-enum evq_status evq_placement_open(const char *path, struct evq_placement *ret_place,
-                                   struct evq_error *err)
+enum evq_status evq_checkpoint_location_open(const char *path,
+                                             struct evq_checkpoint_location *ret_place,
+                                             struct evq_error *err)
 {
     char *real = realpath(path, NULL);
 
@@ -35,12 +36,12 @@ enum evq_status evq_placement_open(const char *path, struct evq_placement *ret_p
     return EVQ_OK;
 }
 
-void evq_placement_close(struct evq_placement *place)
+void evq_checkpoint_location_close(struct evq_checkpoint_location *place)
 {
     evq_file_close(&place->root_fd);
 }
 
-const char *evq_placement_pick(int root_fd, const struct evq_job *job)
+const char *evq_checkpoint_location_pick(int root_fd, const struct evq_job *job)
 {
     int fd = -1;
 
