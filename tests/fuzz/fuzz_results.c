@@ -1,16 +1,17 @@
 /*
  * What a user's program leaves behind or says: its file of results in each form, and the lines of a
  * persistent evaluator. The first byte chooses. A result that is taken is one of the suite and can
- * be written to the queue; what is refused has a sentence. The source of the persistent evaluator
- * itself, for the function that takes one line.
+ * be written to the queue; what is refused has a sentence.
  */
 // fuzz: worker engine
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
-
-#include "worker/evaluators/persistent.c"
 
 #include "shared/queue/codec.h"
 #include "tests/fuzz/file.h"
+#include "worker/evaluators/program_lines.h"
+#include "worker/evaluators/result_files.h"
 
 static const struct evq_task_config two[] = {{.name = "a"}, {.name = "b"}};
 static const struct evq_pair any[] = {{"source", "*"}};
@@ -74,20 +75,19 @@ static enum evq_status on_task(void *context, const struct evq_result *result,
 
 static void try_lines(const struct evq_suite *suite, const char *text, size_t bytes)
 {
-    static const struct evq_evaluator evaluator = {.name = "e"};
     bool given[2] = {false, false};
-    struct evq_persistent persistent = {
-        .evaluator = &evaluator, .devices = "", .turn = 2, .tasks_given = given};
+    struct evq_program_job job = {
+        .evaluator = "e", .device = "cpu", .turn = 2, .tasks_given = given};
     const struct evq_eval_request request = {.suite = suite};
     const struct evq_eval_report report = {.progress = on_progress, .task = on_task};
 
     for (size_t at = 0; at < bytes;) {
         const char *end = memchr(text + at, '\n', bytes - at);
         const size_t length = end != NULL ? (size_t)(end - text) - at : bytes - at;
-        enum said said = SAID_NOTHING;
+        enum evq_program_line said = EVQ_PROGRAM_LINE_NONE;
         struct evq_error err = {EVQ_OK, ""};
         const enum evq_status status =
-            line_take(&persistent, text + at, length, &request, &report, &said, &err);
+            evq_program_lines_take(&job, text + at, length, &request, &report, &said, &err);
         if (status != EVQ_OK) {
             check_refusal(status, &err);
         }

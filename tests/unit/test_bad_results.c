@@ -1,19 +1,20 @@
 /*
  * What a user's program may leave behind or say that is no result: files in tests/bad/results.txt
  * (form, part of the sentence, text), lines of a persistent evaluator in tests/bad/lines.txt (part
- * of the sentence, lines). The source of the persistent evaluator itself, for the function that
- * takes one line.
+ * of the sentence, lines).
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
-#include "worker/evaluators/persistent.c"
-
 #include "tests/fixture/bad.h"
 #include "tests/fixture/folder.h"
+#include "worker/evaluators/program_lines.h"
+#include "worker/evaluators/result_files.h"
 
 static const struct evq_task_config tasks[] = {{.name = "a"}, {.name = "b"}};
 static const struct evq_pair every[] = {{"source", "*"}};
@@ -76,10 +77,9 @@ static enum evq_status on_task(void *context, const struct evq_result *result,
 /* All lines but the last are taken. */
 static bool line_refused(void *context, const struct fixture_bad *row)
 {
-    static const struct evq_evaluator evaluator = {.name = "mine"};
     bool given[2] = {false, false};
-    struct evq_persistent persistent = {
-        .evaluator = &evaluator, .devices = "", .turn = 2, .tasks_given = given};
+    struct evq_program_job job = {
+        .evaluator = "mine", .device = "cpu", .turn = 2, .tasks_given = given};
     const struct evq_eval_request request = {.suite = &forms[1].suite};
     const struct evq_eval_report report = {.progress = on_progress, .task = on_task};
     const char *text = row->fields[1];
@@ -90,9 +90,9 @@ static bool line_refused(void *context, const struct fixture_bad *row)
     for (;;) {
         const char *line = memchr(text, '\n', (size_t)(end - text));
         const size_t bytes = (size_t)((line != NULL ? line : end) - text);
-        enum said said = SAID_NOTHING;
+        enum evq_program_line said = EVQ_PROGRAM_LINE_NONE;
         const enum evq_status status =
-            line_take(&persistent, text, bytes, &request, &report, &said, &err);
+            evq_program_lines_take(&job, text, bytes, &request, &report, &said, &err);
         if ((status == EVQ_OK) != (line != NULL)) {
             return fixture_bad_wrong(row, status == EVQ_OK ? "it was taken" : err.message);
         }

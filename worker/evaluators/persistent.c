@@ -15,11 +15,9 @@
 #include "worker/evaluators/job_json.h"
 #include "worker/evaluators/line_pipe.h"
 #include "worker/evaluators/process.h"
+#include "worker/evaluators/program_lines.h"
 #include "worker/evaluators/program_log.h"
 #include "worker/evaluators/program_run.h"
-#include "worker/evaluators/python_json.h"
-#include "worker/evaluators/result_files.h"
-#include "worker/evaluators/task_lines.h"
 
 #define TICK_MS         100
 #define CANCEL_GRACE_MS 5000
@@ -32,26 +30,7 @@ struct evq_persistent {
     struct evq_process process;
     struct evq_line_pipe lines;
     struct evq_program_log errors;
-    uint64_t turn;     // Number of the present job. Each job that is handed over has its own.
-    bool echoes;       // The program names the job's number in its lines.
-    uint64_t late;     // Lines about earlier jobs that arrived during this one.
-    int64_t began_us;  // When the program took the present job, or ended its last task.
-    int64_t report_ms; // How long its results were reported. That does not use up its time limit.
-    bool *tasks_given; // Which tasks of the suite the present job has reported.
-    size_t task_room;  // Allocated entries of tasks_given.
-    struct evq_sample_store *samples; // Samples of the next task; NULL: none yet.
-    struct evq_error refusal;         // Why a task's result was refused; EVQ_OK: none was.
-};
-
-/* What the next line of the program means for the job. */
-enum said {
-    SAID_NOTHING,
-    SAID_READY,
-    SAID_PROGRESS,
-    SAID_SAMPLES,
-    SAID_TASK,
-    SAID_DONE,
-    SAID_ERROR
+    struct evq_program_job job; // What the program said about the present job.
 };
 
 enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const char *devices,
@@ -65,6 +44,8 @@ enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const 
     }
     persistent->evaluator = evaluator;
     persistent->devices = devices;
+    persistent->job.evaluator = evaluator->name;
+    persistent->job.device = devices[0] != '\0' ? devices : "cpu";
     persistent->scratch = scratch;
     evq_line_pipe_init(&persistent->lines);
     persistent->errors.read_fd = persistent->errors.write_fd = persistent->errors.file_fd = -1;
@@ -78,7 +59,7 @@ static void persistent_kill(struct evq_persistent *persistent, int64_t grace_ms)
     evq_process_end(&persistent->process, grace_ms);
     (void)evq_program_log_read(&persistent->errors); // The last output of the program is kept.
     evq_line_pipe_close(&persistent->lines);
-    persistent->echoes = false;
+    persistent->job.echoes = false;
 }
 
 static bool persistent_runs(struct evq_persistent *persistent)
@@ -107,8 +88,7 @@ void evq_persistent_free(struct evq_persistent *persistent)
     persistent_kill(persistent, EXIT_GRACE_MS);
     evq_program_log_close(&persistent->errors);
     evq_line_pipe_free(&persistent->lines);
-    evq_sample_store_free(persistent->samples);
-    free(persistent->tasks_given);
+    evq_program_lines_end(&persistent->job);
     free(persistent);
 }
 
@@ -204,141 +184,19 @@ static enum evq_status persistent_crash(struct evq_persistent *persistent,
     return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' %s", persistent->evaluator->name, what);
 }
 
-static int64_t json_count(const json_t *json, const char *key)
-{
-    double value = -1;
-
-    return evq_python_json_number(json_object_get(json, key), &value) && value >= 0 && value < 9e15
-               ? (int64_t)value
-               : -1;
-}
-
-static enum evq_status task_take(struct evq_persistent *persistent, const json_t *line,
-                                 const struct evq_eval_request *request,
-                                 const struct evq_eval_report *report, struct evq_error *err)
-{
-    struct evq_result *result = NULL;
-    const json_t *metrics = json_object_get(line, "metrics");
-    size_t number = 0;
-
-    enum evq_status status = evq_task_lines_find(line, request, &number, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    const char *task = request->suite->tasks[number].name;
-    if (!json_is_object(metrics)) {
-        return evq_error_set(err, EVQ_E_CORRUPT,
-                             "the message of task '%s' has no \"metrics\", expected an object",
-                             task);
-    }
-    if (persistent->tasks_given[number]) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "task '%s' was given twice", task);
-    }
-    status = evq_results_task(task, metrics, "task message", &result, err);
-    if (status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
-        // The program keeps to the protocol and would report the same again, so this is neither a
-        // crash nor worth a retry.
-        (void)evq_error_set(&persistent->refusal, status, "evaluator '%s': %s",
-                            persistent->evaluator->name, err->message);
-        return EVQ_E_STOPPED;
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (json_count(line, "n") >= 0) {
-        result->n = json_count(line, "n");
-    }
-    const int64_t now_us = evq_clock_mono_us();
-    result->timing.compute_us = now_us - persistent->began_us;
-    result->timing.samples = result->n > 0 ? result->n : 0;
-    persistent->began_us = now_us;
-    result->backend = "persistent";
-    result->device = persistent->devices[0] != '\0' ? persistent->devices : "cpu";
-    const char *note = json_string_value(json_object_get(line, "note"));
-    result->note = note != NULL ? note : "";
-    persistent->tasks_given[number] = true;
-    if (strcmp(evq_sample_store_task(persistent->samples), task) == 0) {
-        evq_sample_store_finish(persistent->samples, result);
-        persistent->samples = NULL;
-    }
-    const int64_t report_ms = evq_clock_mono_ms();
-    status = report->task(report->context, result, &persistent->refusal);
-    persistent->report_ms += evq_clock_mono_ms() - report_ms;
-    if (status != EVQ_OK) {
-        persistent->refusal.status = status;
-        status = EVQ_E_STOPPED; // The program did nothing wrong, so it is asked to stop.
-    }
-    evq_result_free(result);
-    return status;
-}
-
-/* Interprets one line. Any error means that the line breaks the protocol. */
-static enum evq_status line_take(struct evq_persistent *persistent, const char *text, size_t bytes,
-                                 const struct evq_eval_request *request,
-                                 const struct evq_eval_report *report, enum said *ret_said,
-                                 struct evq_error *err)
-{
-    json_t *line = NULL;
-
-    enum evq_status status =
-        evq_python_json_object(text, bytes, "a line on standard output", &line, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    const char *type = json_string_value(json_object_get(line, "type"));
-    type = type != NULL ? type : "";
-    const int64_t turn = json_count(line, "turn");
-    persistent->echoes = persistent->echoes || turn > 0;
-    if (turn > 0 && (uint64_t)turn != persistent->turn) {
-        persistent->late++; // A line about an earlier job does not count for this one.
-        *ret_said = SAID_NOTHING;
-    } else if (strcmp(type, "ready") == 0) {
-        *ret_said = SAID_READY;
-    } else if (strcmp(type, "progress") == 0) {
-        const char *words = json_string_value(json_object_get(line, "status"));
-        *ret_said = SAID_PROGRESS;
-        status = report->progress(report->context, json_count(line, "done"),
-                                  json_count(line, "total"), words != NULL ? words : "");
-    } else if (strcmp(type, "samples") == 0) {
-        *ret_said = SAID_SAMPLES;
-        status = evq_task_lines_samples(line, request, &persistent->samples, err);
-    } else if (strcmp(type, "task") == 0) {
-        *ret_said = SAID_TASK;
-        status = task_take(persistent, line, request, report, err);
-    } else if (strcmp(type, "done") == 0) {
-        *ret_said = SAID_DONE;
-    } else if (strcmp(type, "error") == 0) {
-        const char *words = json_string_value(json_object_get(line, "message"));
-        const bool final = json_is_true(json_object_get(line, "final"));
-        char escaped[400];
-        words = words != NULL ? words : "no message";
-        *ret_said = SAID_ERROR;
-        status = evq_error_set(err, final ? EVQ_E_INVALID : EVQ_E_RETRY, "evaluator '%s': %s",
-                               persistent->evaluator->name,
-                               evq_error_escape(words, strlen(words), escaped, sizeof(escaped)));
-    } else {
-        char shown[64];
-        status = evq_error_set(err, EVQ_E_CORRUPT,
-                               "a line on standard output has the \"type\" '%s', expected ready, "
-                               "progress, samples, task, done or error",
-                               evq_error_escape(type, strlen(type), shown, sizeof(shown)));
-    }
-    json_decref(line);
-    return status;
-}
-
-/* Waits up to TICK_MS for the next line. *ret_said SAID_NOTHING: none yet. */
+/* Waits up to TICK_MS for the next line. *ret_said EVQ_PROGRAM_LINE_NONE: none yet. */
 static enum evq_status line_next(struct evq_persistent *persistent,
                                  const struct evq_eval_request *request,
-                                 const struct evq_eval_report *report, enum said *ret_said,
-                                 struct evq_failure *failure, struct evq_error *err)
+                                 const struct evq_eval_report *report,
+                                 enum evq_program_line *ret_said, struct evq_failure *failure,
+                                 struct evq_error *err)
 {
     struct evq_line_pipe *lines = &persistent->lines;
     struct evq_error fault;
     char what[640];
     size_t bytes = 0;
 
-    *ret_said = SAID_NOTHING;
+    *ret_said = EVQ_PROGRAM_LINE_NONE;
     const char *text = evq_line_pipe_first(lines, &bytes);
     if (text == NULL) {
         struct pollfd items[2] = {{.fd = lines->out_fd, .events = POLLIN},
@@ -364,8 +222,8 @@ static enum evq_status line_next(struct evq_persistent *persistent,
         }
     }
     const enum evq_status status =
-        line_take(persistent, text, bytes, request, report, ret_said, &fault);
-    if (status == EVQ_OK || status == EVQ_E_STOPPED || *ret_said == SAID_ERROR) {
+        evq_program_lines_take(&persistent->job, text, bytes, request, report, ret_said, &fault);
+    if (status == EVQ_OK || status == EVQ_E_STOPPED || *ret_said == EVQ_PROGRAM_LINE_ERROR) {
         evq_line_pipe_drop(lines, bytes);
         if (status != EVQ_OK && err != NULL) {
             *err = fault;
@@ -382,16 +240,17 @@ static enum evq_status ready_wait(struct evq_persistent *persistent,
                                   struct evq_error *err)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + persistent->evaluator->start_seconds * 1000;
-    enum said said = SAID_NOTHING;
+    enum evq_program_line said = EVQ_PROGRAM_LINE_NONE;
 
-    while (said != SAID_READY) {
+    while (said != EVQ_PROGRAM_LINE_READY) {
         const enum evq_status status = line_next(persistent, request, report, &said, failure, err);
         if (status != EVQ_OK) {
             // The program never saw the job, so the program is broken and not the checkpoint.
             failure->crash = false;
             return status;
         }
-        if (said != SAID_NOTHING && said != SAID_READY && said != SAID_PROGRESS) {
+        if (said != EVQ_PROGRAM_LINE_NONE && said != EVQ_PROGRAM_LINE_READY &&
+            said != EVQ_PROGRAM_LINE_PROGRESS) {
             return persistent_crash(persistent, failure, err, "spoke of a job before it was ready");
         }
         if (evq_clock_left_ms(deadline_ms) == 0) {
@@ -431,15 +290,15 @@ static enum evq_status job_cancel(struct evq_persistent *persistent,
     const struct evq_eval_report silent = {.progress = silent_progress, .task = silent_task};
     const int64_t deadline_ms = evq_clock_mono_ms() + CANCEL_GRACE_MS;
     struct evq_failure failure;
-    enum said said = SAID_NOTHING;
+    enum evq_program_line said = EVQ_PROGRAM_LINE_NONE;
 
     if (evq_line_pipe_send(&persistent->lines, line, sizeof(line) - 1, deadline_ms) == EVQ_OK) {
-        while (persistent->lines.out_fd >= 0 && said != SAID_DONE && said != SAID_ERROR &&
-               evq_clock_left_ms(deadline_ms) > 0) {
+        while (persistent->lines.out_fd >= 0 && said != EVQ_PROGRAM_LINE_DONE &&
+               said != EVQ_PROGRAM_LINE_ERROR && evq_clock_left_ms(deadline_ms) > 0) {
             (void)line_next(persistent, request, &silent, &said, &failure, NULL);
         }
     }
-    if (said != SAID_DONE && said != SAID_ERROR) {
+    if (said != EVQ_PROGRAM_LINE_DONE && said != EVQ_PROGRAM_LINE_ERROR) {
         persistent_kill(persistent, 0);
     }
     return evq_error_set(err, EVQ_E_STOPPED, "evaluator '%s' was stopped",
@@ -452,28 +311,30 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
                                   struct evq_error *err)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + request->suite->limit_seconds * 1000;
-    enum said said = SAID_NOTHING;
+    enum evq_program_line said = EVQ_PROGRAM_LINE_NONE;
 
-    persistent->report_ms = 0;
-    while (said != SAID_DONE) {
+    persistent->job.report_ms = 0;
+    while (said != EVQ_PROGRAM_LINE_DONE) {
         enum evq_status status = line_next(persistent, request, report, &said, failure, err);
-        if (status == EVQ_OK && said == SAID_NOTHING) {
+        if (status == EVQ_OK && said == EVQ_PROGRAM_LINE_NONE) {
             status = report->progress(report->context, -1, -1, NULL);
         }
         if (status == EVQ_E_STOPPED) {
             status = job_cancel(persistent, request, err);
-            if (persistent->refusal.status != EVQ_OK && err != NULL) {
-                *err = persistent->refusal;
+            if (persistent->job.refusal.status != EVQ_OK && err != NULL) {
+                *err = persistent->job.refusal;
             }
-            return persistent->refusal.status != EVQ_OK ? persistent->refusal.status : status;
+            return persistent->job.refusal.status != EVQ_OK ? persistent->job.refusal.status
+                                                            : status;
         }
         if (status != EVQ_OK) {
             return status;
         }
-        if (said == SAID_READY) {
+        if (said == EVQ_PROGRAM_LINE_READY) {
             return persistent_crash(persistent, failure, err, "said ready in the middle of a job");
         }
-        if (said != SAID_DONE && evq_clock_left_ms(deadline_ms + persistent->report_ms) == 0) {
+        if (said != EVQ_PROGRAM_LINE_DONE &&
+            evq_clock_left_ms(deadline_ms + persistent->job.report_ms) == 0) {
             (void)job_cancel(persistent, request, NULL); // A program that stops in time stays warm.
             return evq_error_set(
                 err, EVQ_E_TIMEOUT, "evaluator '%s' ran longer than its limit of %lld s",
@@ -482,7 +343,7 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
     }
     for (size_t i = 0; i < request->suite->task_count; i++) {
         const char *task = request->suite->tasks[i].name;
-        if (!persistent->tasks_given[i] && !evq_eval_task_is_done(request, task)) {
+        if (!persistent->job.tasks_given[i] && !evq_eval_task_is_done(request, task)) {
             return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' said done without task '%s'",
                                  persistent->evaluator->name, task);
         }
@@ -496,28 +357,7 @@ static bool spoke_unasked(struct evq_persistent *persistent)
 {
     const bool open = evq_line_pipe_fill(&persistent->lines);
 
-    return !open || (persistent->lines.said.bytes > 0 && !persistent->echoes);
-}
-
-static enum evq_status tasks_begin(struct evq_persistent *persistent,
-                                   const struct evq_eval_request *request, struct evq_error *err)
-{
-    const size_t count = request->suite->task_count;
-
-    evq_sample_store_free(persistent->samples); // Of a job that ended before its task did.
-    persistent->samples = NULL;
-    if (count > persistent->task_room) {
-        bool *grown = realloc(persistent->tasks_given, count * sizeof(*grown));
-        if (grown == NULL) {
-            return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", persistent->evaluator->name);
-        }
-        persistent->tasks_given = grown;
-        persistent->task_room = count;
-    }
-    for (size_t i = 0; i < count; i++) {
-        persistent->tasks_given[i] = false;
-    }
-    return EVQ_OK;
+    return !open || (persistent->lines.said.bytes > 0 && !persistent->job.echoes);
 }
 
 static enum evq_status job_hand(struct evq_persistent *persistent,
@@ -527,8 +367,8 @@ static enum evq_status job_hand(struct evq_persistent *persistent,
     struct evq_buffer line;
 
     evq_buffer_init(&line, EVQ_LINE_PIPE_BYTES_MAX);
-    persistent->late = 0;
-    evq_job_json_text(request, ++persistent->turn, "", &line);
+    persistent->job.late = 0;
+    evq_job_json_text(request, ++persistent->job.turn, "", &line);
     evq_buffer_text(&line, "\n");
     enum evq_status status = EVQ_OK;
     if (line.failed) {
@@ -550,7 +390,7 @@ enum evq_status evq_persistent_warm(struct evq_persistent *persistent,
         .context = report->context, .progress = report->progress, .task = silent_task};
     struct evq_failure failure = {0};
 
-    enum evq_status status = tasks_begin(persistent, &request, err);
+    enum evq_status status = evq_program_lines_begin(&persistent->job, &request, err);
     if (status == EVQ_OK) {
         status = persistent_start(persistent, NULL, config, err);
     }
@@ -564,7 +404,7 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
 {
     char tail[EVQ_PROGRAM_LOG_TAIL_BYTES + 1];
 
-    enum evq_status status = tasks_begin(persistent, request, err);
+    enum evq_status status = evq_program_lines_begin(&persistent->job, request, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -577,18 +417,18 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
         }
     }
     if (status == EVQ_OK) {
-        persistent->refusal.status = EVQ_OK;
-        persistent->began_us = evq_clock_mono_us();
+        persistent->job.refusal.status = EVQ_OK;
+        persistent->job.began_us = evq_clock_mono_us();
         status = job_hand(persistent, request, failure, err);
     }
     if (status == EVQ_OK) {
         status = job_follow(persistent, request, report, failure, err);
     }
     (void)evq_program_log_read(&persistent->errors);
-    if (persistent->late > 0) {
+    if (persistent->job.late > 0) {
         char note[96];
         (void)snprintf(note, sizeof(note), "evalq: %llu lines about an earlier job were dropped\n",
-                       (unsigned long long)persistent->late);
+                       (unsigned long long)persistent->job.late);
         evq_program_log_note(&persistent->errors, note);
     }
     evq_program_log_tail(&persistent->errors, tail, sizeof(tail));
