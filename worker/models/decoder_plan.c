@@ -1,0 +1,333 @@
+#include "worker/models/decoder_plan.h"
+
+#include <math.h>
+
+#define LAYER_OPS    11
+#define LAYER_SLOTS  14
+#define LAYER_WANTED 20
+#define OUTER        8 // Most operations, slots and tensors outside the layers.
+
+enum { TOKENS, STREAM, NORMED, QKV, ATTENDED, WIDE, GATED, BUFFER_COUNT };
+
+struct part { // Some rows of a matrix that are a tensor of their own.
+    const char *name;
+    int32_t rows;
+};
+
+/* Makes "inside layers.3.part.weight"; layer -1: no layer. */
+static const char *tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
+                               const char *leaf)
+{
+    const char *name = layer < 0
+                           ? evq_arena_printf(plan->arena, "%s%s.%s", plan->inside, part, leaf)
+                           : evq_arena_printf(plan->arena, "%s%s%d.%s.%s", plan->inside,
+                                              plan->names->layer, (int)layer, part, leaf);
+
+    plan->failed = plan->failed || name == NULL;
+    return name != NULL ? name : "";
+}
+
+static int32_t add_slot(struct evq_decoder_plan *plan, const char *name, int32_t rows,
+                        int32_t columns)
+{
+    plan->slots[plan->slot_count] =
+        (struct evq_weight_slot){.name = name, .rows = rows, .columns = columns};
+    return (int32_t)plan->slot_count++;
+}
+
+static void want(struct evq_decoder_plan *plan, const struct evq_wanted *wanted)
+{
+    plan->wanted[plan->wanted_count++] = *wanted;
+}
+
+static void add_op(struct evq_decoder_plan *plan, const struct evq_op *op)
+{
+    plan->ops[plan->op_count++] = *op;
+}
+
+/* Adds a slot of one row, filled by `count` vectors one after another. */
+static int32_t add_vector(struct evq_decoder_plan *plan, int32_t layer, const struct part *parts,
+                          size_t count, const char *leaf, enum evq_source_kind kind)
+{
+    const char *name = tensor_name(plan, layer, parts[0].name, leaf);
+    int32_t length = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        length += parts[i].rows;
+    }
+    const int32_t slot = add_slot(plan, name, 1, length);
+    for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
+        want(plan, &(struct evq_wanted){.name = tensor_name(plan, layer, parts[i].name, leaf),
+                                        .slot = slot,
+                                        .first_row = (int32_t)first,
+                                        .rows = parts[i].rows,
+                                        .kind = kind});
+    }
+    return slot;
+}
+
+static int32_t add_matrix(struct evq_decoder_plan *plan, int32_t layer, const struct part *parts,
+                          size_t count, int32_t columns)
+{
+    const char *name = tensor_name(plan, layer, parts[0].name, "weight");
+    int32_t rows = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        rows += parts[i].rows;
+    }
+    const int32_t slot = add_slot(plan, name, rows, columns);
+    for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
+        want(plan, &(struct evq_wanted){.name = tensor_name(plan, layer, parts[i].name, "weight"),
+                                        .slot = slot,
+                                        .first_row = (int32_t)first,
+                                        .rows = parts[i].rows,
+                                        .columns = columns,
+                                        .transposed = layer >= 0 && plan->transposed});
+    }
+    return slot;
+}
+
+/* op: everything except its weights and shape. */
+static void add_gemm(struct evq_decoder_plan *plan, int32_t layer, const struct part *parts,
+                     size_t count, int32_t columns, bool bias, struct evq_op op)
+{
+    op.kind = EVQ_OP_GEMM;
+    op.weight = add_matrix(plan, layer, parts, count, columns);
+    op.bias = bias ? add_vector(plan, layer, parts, count, "bias", EVQ_SOURCE_TENSOR) : -1;
+    op.n = plan->slots[op.weight].rows;
+    op.k = columns;
+    add_op(plan, &op);
+}
+
+static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct part part = {name, shape->hidden};
+    const enum evq_source_kind kind =
+        shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
+    struct evq_op op = {.kind = shape->layer_norm ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
+                        .in = STREAM,
+                        .out = NORMED,
+                        .bias = -1,
+                        .n = shape->hidden,
+                        .heads = 1,
+                        .epsilon = shape->epsilon};
+
+    op.weight = add_vector(plan, layer, &part, 1, "weight", kind);
+    if (shape->norm_bias) {
+        op.bias = add_vector(plan, layer, &part, 1, "bias", EVQ_SOURCE_TENSOR);
+    }
+    add_op(plan, &op);
+}
+
+static void add_head_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name,
+                          int32_t column, int32_t heads)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct part part = {name, shape->head_dim};
+    const enum evq_source_kind kind =
+        shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
+    const int32_t weight = add_vector(plan, layer, &part, 1, "weight", kind);
+
+    add_op(plan, &(struct evq_op){.kind = EVQ_OP_RMS_NORM,
+                                  .in = QKV,
+                                  .out = QKV,
+                                  .weight = weight,
+                                  .bias = -1,
+                                  .n = shape->head_dim,
+                                  .column = column,
+                                  .heads = heads,
+                                  .epsilon = shape->epsilon});
+}
+
+static void add_qkv(struct evq_decoder_plan *plan, int32_t layer)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct evq_decoder_names *names = plan->names;
+    const int32_t queries = shape->heads * shape->head_dim;
+    const int32_t keys = shape->kv_heads * shape->head_dim;
+    const struct evq_op op = {.in = NORMED, .out = QKV};
+
+    if (names->qkv != NULL) {
+        const struct part whole = {names->qkv, queries + 2 * keys};
+        add_gemm(plan, layer, &whole, 1, shape->hidden, shape->qkv_bias, op);
+    } else {
+        const struct part parts[] = {
+            {names->query, queries}, {names->key, keys}, {names->value, keys}};
+        add_gemm(plan, layer, parts, 3, shape->hidden, shape->qkv_bias, op);
+    }
+    if (shape->qk_norm) {
+        add_head_norm(plan, layer, names->query_norm, 0, shape->heads);
+        add_head_norm(plan, layer, names->key_norm, queries, shape->kv_heads);
+    }
+    if (shape->frequencies != NULL) { // Queries and keys are adjacent.
+        add_op(plan, &(struct evq_op){.kind = EVQ_OP_ROPE,
+                                      .in = QKV,
+                                      .out = QKV,
+                                      .weight = -1,
+                                      .bias = -1,
+                                      .n = shape->head_dim,
+                                      .heads = shape->heads + shape->kv_heads,
+                                      .frequencies = shape->frequencies,
+                                      .scale = shape->rope_scale});
+    }
+}
+
+static void add_attention(struct evq_decoder_plan *plan, int32_t layer)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct part out = {plan->names->attention_out, shape->hidden};
+    const bool windowed = shape->windowed == NULL || shape->windowed[layer];
+    double scale = shape->attention_scale != 0 ? (double)shape->attention_scale
+                                               : 1.0 / sqrt((double)shape->head_dim);
+
+    if (shape->scale_by_layer) {
+        scale /= layer + 1;
+    }
+    add_norm(plan, layer, plan->names->attention_norm);
+    add_qkv(plan, layer);
+    add_op(plan, &(struct evq_op){.kind = EVQ_OP_ATTENTION,
+                                  .in = QKV,
+                                  .out = ATTENDED,
+                                  .weight = -1,
+                                  .bias = -1,
+                                  .n = shape->head_dim,
+                                  .heads = shape->heads,
+                                  .kv_heads = shape->kv_heads,
+                                  .window = windowed ? shape->window : 0,
+                                  .scale = (float)scale});
+    add_gemm(plan, layer, &out, 1, shape->heads * shape->head_dim, shape->attention_bias,
+             (struct evq_op){.in = ATTENDED, .out = STREAM, .residual = STREAM});
+}
+
+static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct evq_decoder_names *names = plan->names;
+    const struct part up = {names->up, shape->inner};
+    const struct part both[] = {{names->gate, shape->inner}, {names->up, shape->inner}};
+    const struct part down = {names->down, shape->hidden};
+
+    add_norm(plan, layer, names->mlp_norm);
+    if (shape->gated) {
+        add_gemm(plan, layer, both, 2, shape->hidden, shape->mlp_bias,
+                 (struct evq_op){.in = NORMED, .out = WIDE});
+        add_op(plan, &(struct evq_op){.kind = EVQ_OP_GATE,
+                                      .in = WIDE,
+                                      .out = GATED,
+                                      .weight = -1,
+                                      .bias = -1,
+                                      .n = shape->inner,
+                                      .activation = shape->activation});
+    } else {
+        add_gemm(plan, layer, &up, 1, shape->hidden, shape->mlp_bias,
+                 (struct evq_op){.in = NORMED, .out = WIDE, .activation = shape->activation});
+    }
+    add_gemm(plan, layer, &down, 1, shape->inner, shape->mlp_bias,
+             (struct evq_op){.in = shape->gated ? GATED : WIDE, .out = STREAM, .residual = STREAM});
+}
+
+static void add_embedding(struct evq_decoder_plan *plan)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct part table = {plan->names->embedding, shape->vocabulary};
+    const struct part positions = {plan->names->positions, shape->context};
+    struct evq_op op = {.kind = EVQ_OP_EMBEDDING,
+                        .in = TOKENS,
+                        .out = STREAM,
+                        .bias = -1,
+                        .n = shape->hidden,
+                        .scale = shape->embedding_scale != 0 ? shape->embedding_scale : 1.0f};
+
+    op.weight = add_matrix(plan, -1, &table, 1, shape->hidden);
+    if (plan->names->positions != NULL) {
+        op.bias = add_matrix(plan, -1, &positions, 1, shape->hidden);
+    }
+    add_op(plan, &op);
+}
+
+/* The first slot and the first wanted tensor belong to the embedding. */
+static void add_head(struct evq_decoder_plan *plan)
+{
+    const struct evq_decoder *shape = plan->shape;
+    struct evq_op op = plan->request->head;
+
+    add_norm(plan, -1, plan->names->final_norm);
+    op.in = NORMED;
+    op.out = -1;
+    op.weight = 0;
+    op.bias = -1;
+    op.n = shape->vocabulary;
+    op.k = shape->hidden;
+    if (!shape->tied) {
+        const char *name = evq_arena_printf(plan->arena, "%s.weight", plan->names->head);
+        plan->failed = plan->failed || name == NULL;
+        op.weight = add_slot(plan, name, shape->vocabulary, shape->hidden);
+        want(plan, &(struct evq_wanted){.name = name,
+                                        .slot = op.weight,
+                                        .rows = shape->vocabulary,
+                                        .columns = shape->hidden});
+    }
+    add_op(plan, &op);
+}
+
+static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
+{
+    const struct evq_decoder *shape = plan->shape;
+    int32_t *columns = evq_arena_array(plan->arena, BUFFER_COUNT, sizeof(*columns));
+
+    if (columns == NULL) {
+        plan->failed = true;
+        return NULL;
+    }
+    columns[TOKENS] = 1;
+    columns[STREAM] = columns[NORMED] = shape->hidden;
+    columns[QKV] = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    columns[ATTENDED] = shape->heads * shape->head_dim;
+    columns[WIDE] = shape->gated ? 2 * shape->inner : shape->inner;
+    columns[GATED] = shape->gated ? shape->inner : 1;
+    return columns;
+}
+
+enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_model *model,
+                                      struct evq_error *err)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const size_t layers = (size_t)shape->layers;
+    const int32_t asked = plan->request->length_max;
+    const int32_t rows_max = plan->request->rows_max;
+
+    plan->ops = evq_arena_array(plan->arena, layers * LAYER_OPS + OUTER, sizeof(*plan->ops));
+    plan->slots = evq_arena_array(plan->arena, layers * LAYER_SLOTS + OUTER, sizeof(*plan->slots));
+    plan->wanted =
+        evq_arena_array(plan->arena, layers * LAYER_WANTED + OUTER, sizeof(*plan->wanted));
+    const int32_t *columns = buffer_columns(plan);
+    if (plan->ops == NULL || plan->slots == NULL || plan->wanted == NULL || columns == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);
+    }
+    add_embedding(plan);
+    for (int32_t layer = 0; layer < shape->layers; layer++) {
+        add_attention(plan, layer);
+        add_feed_forward(plan, layer);
+    }
+    add_head(plan);
+    if (plan->failed) {
+        return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);
+    }
+    model->inputs = 1;
+    model->outputs = shape->vocabulary;
+    model->context = shape->context;
+    model->plan = (struct evq_plan){
+        .ops = plan->ops,
+        .op_count = plan->op_count,
+        .slots = plan->slots,
+        .slot_count = plan->slot_count,
+        .buffer_count = BUFFER_COUNT,
+        .buffer_columns = columns,
+        .rows_max = rows_max,
+        .length_max = asked > 0                   ? asked
+                      : shape->context < rows_max ? shape->context
+                                                  : rows_max,
+    };
+    return EVQ_OK;
+}
