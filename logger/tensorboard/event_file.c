@@ -332,31 +332,34 @@ enum evq_status evq_event_file_flush(struct evq_event_file *file, struct evq_err
 
 /* ---- opening ---- */
 
-/* Reads which steps the file has; *ret_sorted: whether the steps of each tag ascend. */
-static enum evq_status file_scan(struct evq_event_file *file, bool *ret_sorted,
-                                 struct evq_error *err)
+/* Reads which steps the file has. EVQ_E_CORRUPT: the steps of a tag do not ascend. */
+static enum evq_status file_scan(struct evq_event_file *file, struct evq_error *err)
 {
     struct evq_event_reader reader;
     bool found = false;
     enum evq_status status = EVQ_OK;
 
     evq_event_reader_init(&reader, file->fd);
-    *ret_sorted = true;
-    while (status == EVQ_OK && *ret_sorted) {
+    while (status == EVQ_OK) {
         status = evq_event_reader_next(&reader, &found, err);
         if (status != EVQ_OK || !found) {
             break;
         }
-        if (reader.event.tag[0] == '\0') {
+        const struct evq_tfevent *event = &reader.event;
+        if (event->tag[0] == '\0') {
             continue; // The version record.
         }
-        struct evq_curve *curve = evq_curves_get(&file->curves, reader.event.tag);
+        struct evq_curve *curve = evq_curves_get(&file->curves, event->tag);
         if (curve == NULL) {
-            status = evq_error_set(err, EVQ_E_NOMEM, "tag '%s'", reader.event.tag);
+            status = evq_error_set(err, EVQ_E_NOMEM, "tag '%s'", event->tag);
+        } else if (curve->has_points && event->step <= curve->last_step) {
+            status = evq_error_set(err, EVQ_E_CORRUPT,
+                                   "'%s' was changed by another program: step %lld of a tag comes "
+                                   "after step %lld; move the file away and replay the sink",
+                                   file->path, (long long)event->step, (long long)curve->last_step);
         } else {
-            *ret_sorted = !curve->has_points || reader.event.step > curve->last_step;
             curve->has_points = true;
-            curve->last_step = reader.event.step;
+            curve->last_step = event->step;
         }
     }
     file->bytes = reader.offset;
@@ -384,65 +387,12 @@ static enum evq_status file_adopt(struct evq_event_file *file, struct evq_error 
     return file_rename(file, err);
 }
 
-/* Puts the points of one file of an earlier build, in its order. */
-static enum evq_status file_put_all(struct evq_event_file *file, const char *path,
-                                    struct evq_error *err)
-{
-    struct evq_event_reader reader;
-    bool found = true;
-    enum evq_status status = EVQ_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
-    }
-    evq_event_reader_init(&reader, fd);
-    while (status == EVQ_OK && found) {
-        status = evq_event_reader_next(&reader, &found, err);
-        const struct evq_point point = {reader.event.step, reader.event.wall_seconds,
-                                        reader.event.value};
-        if (status == EVQ_OK && found && reader.event.tag[0] != '\0') {
-            status = evq_event_file_put(file, reader.event.tag, &point, err);
-        }
-    }
-    evq_event_reader_free(&reader);
-    evq_file_close(&fd);
-    return status;
-}
-
-/* Makes one new file of those that an earlier build left unsorted or in pieces. */
-static enum evq_status files_merge(struct evq_event_file *file, char **names, size_t count,
-                                   struct evq_error *err)
-{
-    char path[PATH_MAX + NAME_MAX];
-    enum evq_status status = EVQ_OK;
-
-    evq_file_close(&file->fd);
-    evq_curves_free(&file->curves);
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", file->directory, names[i]);
-        status = file_put_all(file, path, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_event_file_flush(file, err);
-    }
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", file->directory, names[i]);
-        if (unlink(path) != 0) {
-            status = evq_error_set(err, EVQ_E_IO, "remove '%s': %s", path, strerror(errno));
-        }
-    }
-    file->rewrite_due_ms = 0;
-    return status;
-}
-
 enum evq_status evq_event_file_open(const char *directory, struct evq_event_file **ret_file,
                                     struct evq_error *err)
 {
     struct evq_event_file *file = calloc(1, sizeof(*file));
     char **names = NULL;
     size_t count = 0;
-    bool sorted = false;
 
     if (file == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
@@ -457,17 +407,21 @@ enum evq_status evq_event_file_open(const char *directory, struct evq_event_file
         const int64_t seconds = strtoll(names[i] + sizeof(EVQ_EVENT_NAME_PREFIX) - 1, NULL, 10);
         file->name_seconds = seconds > file->name_seconds ? seconds : file->name_seconds;
     }
+    if (status == EVQ_OK && count > 1) {
+        status =
+            evq_error_set(err, EVQ_E_CORRUPT,
+                          "'%s' has %zu event files of evalq, expected one: move them away and "
+                          "replay the sink",
+                          directory, count);
+    }
     if (status == EVQ_OK && count == 1) {
         status = file_open(file, names[0], err);
         if (status == EVQ_OK) {
-            status = file_scan(file, &sorted, err);
+            status = file_scan(file, err);
         }
-        if (status == EVQ_OK && sorted) {
+        if (status == EVQ_OK) {
             status = file_adopt(file, err);
         }
-    }
-    if (status == EVQ_OK && count > 0 && !sorted) {
-        status = files_merge(file, names, count, err);
     }
     evq_event_names_free(names, count);
     if (status != EVQ_OK) {

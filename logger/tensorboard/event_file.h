@@ -16,8 +16,8 @@ struct evq_event_file;
 
 /*
  * Opens the event file of a run's directory, or prepares a new one. Cuts off a torn record at the
- * end, which was never acknowledged. Merges what an earlier build left in several files.
- * Errors: EVQ_E_IO, EVQ_E_NOMEM, EVQ_E_LIMIT (too many files, or a path that is too long).
+ * end, which was never acknowledged. Errors: EVQ_E_CORRUPT (another program added a file, or
+ * changed the order of the steps), EVQ_E_IO, EVQ_E_NOMEM, EVQ_E_LIMIT (the path is too long).
  */
 enum evq_status evq_event_file_open(const char *directory, struct evq_event_file **ret_file,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

@@ -8,11 +8,7 @@
 
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
-enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8 };
-enum {
-    TENSOR_CONTENT = 4,
-    TENSOR_FLOAT_VAL = 5
-}; // Read but not written: earlier builds of evalq wrote them.
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2 };
 
 uint32_t evq_tfevent_crc32c(const void *data, size_t bytes)
 {
@@ -259,22 +255,6 @@ static float float_of(uint64_t bits)
     return value;
 }
 
-static bool read_tensor(struct cursor cursor, float *ret_value)
-{
-    struct field field;
-
-    while (cursor.at < cursor.end) {
-        if (!get_field(&cursor, &field)) {
-            return false;
-        }
-        bool holds = field.number == TENSOR_FLOAT_VAL || field.number == TENSOR_CONTENT;
-        if (holds && field.wire == WIRE_BYTES && field.bytes.end - field.bytes.at >= 4) {
-            *ret_value = float_of(get_little(field.bytes.at, 4));
-        }
-    }
-    return true;
-}
-
 static bool read_value(struct cursor cursor, struct evq_tfevent *event)
 {
     struct field field;
@@ -292,10 +272,6 @@ static bool read_value(struct cursor cursor, struct evq_tfevent *event)
             event->tag[length] = '\0';
         } else if (field.number == VALUE_SIMPLE && field.wire == WIRE_FIXED32) {
             event->value = float_of(field.value);
-        } else if (field.number == VALUE_TENSOR && field.wire == WIRE_BYTES) {
-            if (!read_tensor(field.bytes, &event->value)) {
-                return false;
-            }
         }
     }
     return true;

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "tests/gpu/lm_plan.h"
+#include "worker/loader/backend.h"
 #include "worker/loader/loader.h"
 
 #define EXIT_SKIPPED 77

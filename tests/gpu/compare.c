@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/loader/backend.h"
 #include "worker/loader/loader.h"
 #include "worker/loader/selfcheck.h"
 

@@ -293,13 +293,13 @@ static void event_file_rewrites_once_for_a_burst_of_late_points(void **state)
     load();
     assert_int_equal(shown.count, 1);
     assert_int_equal(flushed(file), EVQ_OK);
+    assert_true(evq_event_file_defers(file, TAG, 1));         // Asked at once: it ends soon.
+    assert_false(evq_event_file_defers(file, TAG, MANY + 1)); // A point in order never waits.
+    assert_false(evq_event_file_defers(file, "eval/other", 1));
     load();
     assert_int_equal(shown.count, MANY - 1);
     assert_true(shown.bytes < MANY * RECORD_BYTES_MAX);
     (void)snprintf(path, sizeof(path), "%s", shown.path);
-    assert_true(evq_event_file_defers(file, TAG, 1));
-    assert_false(evq_event_file_defers(file, TAG, MANY + 1)); // A point in order never waits.
-    assert_false(evq_event_file_defers(file, "eval/other", 1));
     const int64_t deadline_ms = evq_clock_mono_ms() + DEADLINE_MS;
     while (evq_event_file_defers(file, TAG, 1) && evq_clock_left_ms(deadline_ms) > 0) {
     }
@@ -382,32 +382,32 @@ static void foreign_file(const char *name, const int64_t *steps, size_t count)
     evq_buffer_free(&out);
 }
 
-/* Earlier builds appended late points, and wrote one file for each process. */
-static void event_file_merges_what_earlier_builds_left(void **state)
+/* Nobody but evalq may write its event files: guessing which points count would change a curve. */
+static void event_file_refuses_files_of_others(void **state)
 {
     (void)state;
-    static const int64_t first[] = {1, 3, 2, 3};
-    static const int64_t second[] = {0, 1, 2, 3, 4};
+    static const int64_t unsorted[] = {1, 3, 2, 3};
+    static const int64_t steps[] = {0, 1, 2, 3, 4};
+    struct evq_event_file *file = NULL;
     struct evq_error err;
 
-    foreign_file("events.out.tfevents.1000000000.h.1.0.evalq", first, 4);
-    evq_event_file_close(opened());
-    load();
-    assert_int_equal(shown.count, 3);
-    foreign_file("events.out.tfevents.2000000000.h.1.0.evalq", second, 5);
-    foreign_file(".evalq-compact.tmp", second, 5); // A rewrite that a kill ended is of no use.
-    struct evq_event_file *file = opened();
+    foreign_file("events.out.tfevents.1000000000.h.1.0.evalq", unsorted, 4);
+    assert_int_equal(evq_event_file_open(directory, &file, &err), EVQ_E_CORRUPT);
+    assert_non_null(strstr(err.message, "step 2 of a tag comes after step 3"));
+    foreign_file("events.out.tfevents.1000000000.h.1.0.evalq", steps, 5);
+    foreign_file(".evalq-compact.tmp", unsorted, 4); // A rewrite that a kill ended is of no use.
+    foreign_file("events.out.tfevents.1000000000.h.1.0", unsorted, 4); // The training's own.
+    file = opened();
     for (int64_t step = 5; step < STEPS; step++) {
         put(file, step);
     }
     evq_event_file_close(file);
     assert_complete();
-    foreign_file("events.out.tfevents.1000000000.h.1.0", first, 4); // The training's own.
-    char **names = NULL;
-    size_t count = 0;
-    assert_int_equal(evq_event_names(directory, &names, &count, &err), EVQ_OK);
-    assert_int_equal(count, 1);
-    evq_event_names_free(names, count);
+    foreign_file("events.out.tfevents.3000000000.h.1.0.evalq", steps, 5);
+    file = NULL;
+    assert_int_equal(evq_event_file_open(directory, &file, &err), EVQ_E_CORRUPT);
+    assert_non_null(strstr(err.message, "has 2 event files of evalq, expected one"));
+    assert_null(file);
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -425,7 +425,7 @@ int main(void)
         TEST(event_file_bounds_the_late_points_in_memory),
         TEST(event_file_replaces_a_step_only_by_a_newer_result),
         TEST(event_file_flush_fails_when_its_directory_is_gone),
-        TEST(event_file_merges_what_earlier_builds_left),
+        TEST(event_file_refuses_files_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,30 +80,6 @@ static void tfevent_read_returns_what_was_written(void **state)
     }
 }
 
-/* The older form, Summary.Value.simple_value, which other writers leave in a directory. */
-/* A tensor of the scalars plugin, as earlier builds of evalq wrote it. */
-static void tfevent_read_takes_the_older_form(void **state)
-{
-    static const char record[] = "\x35\x00\x00\x00\x00\x00\x00\x00\xd6\xc5\x5d\xe6\x09\x00\x00\x50"
-                                 "\x40\xf8\x82\xd7\x41\x10\xf4\x03\x2a\x27\x0a\x25\x0a\x08\x65\x76"
-                                 "\x61\x6c\x2f\x61\x63\x63\x42\x0a\x08\x01\x12\x00\x2a\x04\x00\x00"
-                                 "\x00\x3f\x4a\x0d\x0a\x09\x0a\x07\x73\x63\x61\x6c\x61\x72\x73\x20"
-                                 "\x01\x56\x8d\x35\xfe";
-    struct evq_tfevent event;
-    struct evq_error err;
-    size_t length = 0;
-
-    (void)state;
-    assert_int_equal(
-        evq_tfevent_read((const uint8_t *)record, sizeof(record) - 1, &event, &length, &err),
-        EVQ_OK);
-    assert_int_equal(length, sizeof(record) - 1);
-    assert_true(event.step == 500);
-    assert_string_equal(event.tag, "eval/acc");
-    assert_true(event.value == 0.5f);
-    assert_true(event.wall_seconds == 1577836801.25);
-}
-
 static void tfevent_read_refuses_every_cut_and_every_flipped_bit(void **state)
 {
     (void)state;
@@ -135,7 +111,6 @@ int main(void)
         cmocka_unit_test(tfevent_crc32c_gives_the_check_value),
         cmocka_unit_test(tfevent_records_equal_the_golden_vectors),
         cmocka_unit_test(tfevent_read_returns_what_was_written),
-        cmocka_unit_test(tfevent_read_takes_the_older_form),
         cmocka_unit_test(tfevent_read_refuses_every_cut_and_every_flipped_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

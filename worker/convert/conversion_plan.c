@@ -9,7 +9,7 @@
 #include "shared/base/file.h"
 #include "shared/base/hex.h"
 #include "shared/checkpoint/format.h"
-#include "worker/convert/base_model.h"
+#include "worker/convert/checkpoint_folders.h"
 #include "worker/convert/model_files.h"
 
 static bool is_converted(const struct evq_eval_request *request)

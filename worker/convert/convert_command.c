@@ -11,7 +11,7 @@
 
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
-#include "worker/convert/base_model.h"
+#include "worker/convert/checkpoint_folders.h"
 #include "worker/convert/model_files.h"
 #include "worker/convert/tensor_names.h"
 #include "worker/evaluators/checkpoint_location.h"

@@ -1,12 +1,11 @@
-/* Chooses the backend: finds and loads the CUDA module, and takes the CPU's kernels if there is no
- * module or no GPU. */
+#include "worker/loader/backend.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "worker/loader/loader.h"
 #include "worker/loader/selfcheck.h"
 
 #define MODULE_NAME "libevalq_cuda.so"

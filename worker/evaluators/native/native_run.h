@@ -8,6 +8,7 @@
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/native/native_cache.h"
 #include "worker/evaluators/sample_store.h"
+#include "worker/loader/backend.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
 #include "worker/tasks/task.h"

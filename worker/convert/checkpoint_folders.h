@@ -2,8 +2,8 @@
  * Finds the folders of a checkpoint and of its base model. Files are opened only beneath the
  * configured roots. Any thread.
  */
-#ifndef EVQ_WORKER_CONVERT_BASE_MODEL_H
-#define EVQ_WORKER_CONVERT_BASE_MODEL_H
+#ifndef EVQ_WORKER_CONVERT_CHECKPOINT_FOLDERS_H
+#define EVQ_WORKER_CONVERT_CHECKPOINT_FOLDERS_H
 
 #include <limits.h>
 

@@ -1,4 +1,4 @@
-#include "worker/convert/base_model.h"
+#include "worker/convert/checkpoint_folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
