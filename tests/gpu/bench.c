@@ -13,7 +13,6 @@
 
 #include "tests/gpu/lm_plan.h"
 #include "worker/loader/backend.h"
-#include "worker/loader/loader.h"
 
 #define EXIT_SKIPPED 77
 #define BLOCK_BYTES  ((size_t)64 << 20)

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "worker/loader/backend.h"
-#include "worker/loader/loader.h"
 #include "worker/loader/selfcheck.h"
 
 #define EXIT_SKIPPED 77

@@ -6,7 +6,6 @@
 
 #include "shared/base/clock.h"
 #include "shared/queue/codec.h"
-#include "worker/supervisor/shard_merge.h"
 
 #define DETAIL_BYTES_MAX 8191  // The most that evq_queue_fail() accepts.
 #define REASON_BYTES     52    // The job's hash keeps so many bytes of a reason, after its kind.
@@ -178,73 +177,4 @@ void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result
     }
     lease->part_failed = lease->part_failed || lease->part.failed;
     evq_buffer_free(&record);
-}
-
-static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *queue,
-                                  struct evq_error *err)
-{
-    struct evq_results results = {0};
-
-    enum evq_status status = evq_shard_merge_run(queue, lease->claim->id, lease->claim->token,
-                                                 lease->suite, &results, err);
-    if (status == EVQ_E_LEASE_LOST || evq_conn_is_outage(status) || status == EVQ_E_NOMEM) {
-        return status;
-    }
-    if (status !=
-        EVQ_OK) { // The parts do not match. Another attempt of the merge would not change that.
-        return evq_lease_queue_fail(lease,
-                                    status == EVQ_E_CHANGED ? EVQ_FAIL_CHANGED : EVQ_FAIL_FATAL,
-                                    err != NULL ? err->message : "merge", NULL)
-                   ? EVQ_OK
-                   : EVQ_E_NOMEM;
-    }
-    bool kept = true;
-    for (size_t i = 0; i < results.count; i++) {
-        kept = evq_lease_complete_result(lease, results.items[i]) && kept;
-        kept = evq_lease_queue_publish(lease, results.items[i]) && kept;
-        results.items[i] = NULL;
-    }
-    evq_results_free(&results);
-    return kept && evq_lease_queue_end(lease, EVQ_OUTBOX_COMPLETE) ? EVQ_OK : EVQ_E_NOMEM;
-}
-
-enum evq_status evq_lease_send(struct evq_lease *lease, struct evq_queue *queue,
-                               struct evq_error *err)
-{
-    const struct evq_outbox_item *item = lease->first;
-    const char *id = lease->claim->id;
-    const char *token = lease->claim->token;
-    enum evq_status status = EVQ_E_BUG;
-    enum evq_job_state state;
-    bool duplicate = false;
-
-    switch (item->kind) {
-    case EVQ_OUTBOX_PUBLISH:
-        status = evq_queue_publish(queue, id, token, item->result, &duplicate, err);
-        break;
-    case EVQ_OUTBOX_COMPLETE:
-        status = evq_queue_complete(queue, id, token, err);
-        break;
-    case EVQ_OUTBOX_COMPLETE_SHARD:
-        status =
-            evq_queue_complete_shard(queue, id, token, lease->part.data, lease->part.bytes, err);
-        break;
-    case EVQ_OUTBOX_FAIL:
-        status = evq_queue_fail(queue, id, token, item->fail, item->reason,
-                                item->detail != NULL ? item->detail : "", &state, err);
-        break;
-    case EVQ_OUTBOX_RELEASE:
-        status = evq_queue_release(queue, id, token, err);
-        break;
-    case EVQ_OUTBOX_SPLIT:
-        status = evq_queue_split(queue, id, token, lease->suite->shards, err);
-        break;
-    case EVQ_OUTBOX_MERGE:
-        status = merge_send(lease, queue, err);
-        break;
-    }
-    if (status == EVQ_OK) {
-        evq_lease_outbox_pop(lease);
-    }
-    return status;
 }

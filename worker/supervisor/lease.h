@@ -81,11 +81,4 @@ bool evq_lease_complete_result(const struct evq_lease *lease, struct evq_result 
 /* Adds the result of one task of a shard to the shard's part. */
 void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result);
 
-/*
- * Sends the first item. EVQ_OK: it was accepted and removed. EVQ_E_LEASE_LOST, EVQ_E_CHANGED: the
- * job is no longer ours. After other errors the call may be repeated.
- */
-enum evq_status evq_lease_send(struct evq_lease *lease, struct evq_queue *queue,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
-
 #endif

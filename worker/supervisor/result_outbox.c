@@ -1,5 +1,6 @@
 /* Sends the items of the leases' outboxes to Redis, in batches, and handles what Redis refuses. */
 #include "shared/base/log.h"
+#include "worker/supervisor/shard_merge.h"
 #include "worker/supervisor/supervisor.h"
 
 #define PUBLISH_MAX 64 // Results in one call.
@@ -31,6 +32,80 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     return true;
 }
 
+/* Merges the parts of a job's shards, and queues the results and the end of the job. */
+static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *queue,
+                                  struct evq_error *err)
+{
+    struct evq_results results = {0};
+
+    enum evq_status status = evq_shard_merge_run(queue, lease->claim->id, lease->claim->token,
+                                                 lease->suite, &results, err);
+    if (status == EVQ_E_LEASE_LOST || evq_conn_is_outage(status) || status == EVQ_E_NOMEM) {
+        return status;
+    }
+    if (status != EVQ_OK) {
+        // The parts do not match. Another attempt of the merge would not change that.
+        return evq_lease_queue_fail(lease,
+                                    status == EVQ_E_CHANGED ? EVQ_FAIL_CHANGED : EVQ_FAIL_FATAL,
+                                    err != NULL ? err->message : "merge", NULL)
+                   ? EVQ_OK
+                   : EVQ_E_NOMEM;
+    }
+    bool kept = true;
+    for (size_t i = 0; i < results.count; i++) {
+        kept = evq_lease_complete_result(lease, results.items[i]) && kept;
+        kept = evq_lease_queue_publish(lease, results.items[i]) && kept;
+        results.items[i] = NULL;
+    }
+    evq_results_free(&results);
+    return kept && evq_lease_queue_end(lease, EVQ_OUTBOX_COMPLETE) ? EVQ_OK : EVQ_E_NOMEM;
+}
+
+/*
+ * Sends the first item. EVQ_OK: it was accepted and removed. EVQ_E_LEASE_LOST, EVQ_E_CHANGED: the
+ * job is no longer ours. After other errors the call may be repeated.
+ */
+static enum evq_status item_send(struct evq_lease *lease, struct evq_queue *queue,
+                                 struct evq_error *err)
+{
+    const struct evq_outbox_item *item = lease->first;
+    const char *id = lease->claim->id;
+    const char *token = lease->claim->token;
+    enum evq_status status = EVQ_E_BUG;
+    enum evq_job_state state;
+    bool duplicate = false;
+
+    switch (item->kind) {
+    case EVQ_OUTBOX_PUBLISH:
+        status = evq_queue_publish(queue, id, token, item->result, &duplicate, err);
+        break;
+    case EVQ_OUTBOX_COMPLETE:
+        status = evq_queue_complete(queue, id, token, err);
+        break;
+    case EVQ_OUTBOX_COMPLETE_SHARD:
+        status =
+            evq_queue_complete_shard(queue, id, token, lease->part.data, lease->part.bytes, err);
+        break;
+    case EVQ_OUTBOX_FAIL:
+        status = evq_queue_fail(queue, id, token, item->fail, item->reason,
+                                item->detail != NULL ? item->detail : "", &state, err);
+        break;
+    case EVQ_OUTBOX_RELEASE:
+        status = evq_queue_release(queue, id, token, err);
+        break;
+    case EVQ_OUTBOX_SPLIT:
+        status = evq_queue_split(queue, id, token, lease->suite->shards, err);
+        break;
+    case EVQ_OUTBOX_MERGE:
+        status = merge_send(lease, queue, err);
+        break;
+    }
+    if (status == EVQ_OK) {
+        evq_lease_outbox_pop(lease);
+    }
+    return status;
+}
+
 /* Sends the outbox of one lease. hold: stop before a complete, which is sent together with others.
  * Returns false if Redis is away; the rest is sent later. */
 static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lease, bool hold)
@@ -42,7 +117,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
         if (hold && kind == EVQ_OUTBOX_COMPLETE) {
             return true;
         }
-        const enum evq_status status = evq_lease_send(lease, supervisor->redis.queue, &err);
+        const enum evq_status status = item_send(lease, supervisor->redis.queue, &err);
         if (!evq_redis_session_note(&supervisor->redis, status, &err)) {
             return false;
         }
