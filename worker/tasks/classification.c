@@ -64,35 +64,33 @@ static void classification_add(struct evq_task_sum *sums, const struct evq_row_r
 }
 
 static enum evq_status classification_metrics(const struct evq_task_config *config,
-                                              struct evq_result *result, struct evq_error *err)
+                                              const struct evq_result *result,
+                                              struct evq_task_metrics *metrics,
+                                              struct evq_error *err)
 {
     const int64_t n = evq_task_sum_of(result, "n")->count;
     const int64_t correct = evq_task_sum_of(result, "correct")->count;
     const int64_t in_top_k = evq_task_sum_of(result, "correct_top_k")->count;
     const int64_t nan_samples = evq_task_sum_of(result, "nan_samples")->count;
-    struct evq_metric *metrics = evq_arena_array(result->arena, 4, sizeof(*metrics));
     int64_t top_k = 0;
-    size_t count = 0;
 
     const enum evq_status status = read_top_k(config, &top_k, err);
     if (status != EVQ_OK) {
         return status;
     }
     char *top_name = evq_arena_printf(result->arena, "top%" PRId64 "_accuracy", top_k);
-    if (metrics == NULL || top_name == NULL) {
+    if (top_name == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
     }
-    evq_task_metric_add_share(metrics, &count, "accuracy", correct, n, nan_samples);
-    evq_task_metric_add(metrics, &count, "cross_entropy",
+    evq_task_metric_add_share(metrics, "accuracy", correct, n, nan_samples);
+    evq_task_metric_add(metrics, "cross_entropy",
                         evq_task_sum_of(result, "loss")->value / (double)n, 0, (double)NAN);
     if (top_k > 0) {
-        evq_task_metric_add_share(metrics, &count, top_name, in_top_k, n, nan_samples);
+        evq_task_metric_add_share(metrics, top_name, in_top_k, n, nan_samples);
     }
     if (nan_samples > 0) {
-        evq_task_metric_add(metrics, &count, "nan_samples", (double)nan_samples, -1, (double)NAN);
+        evq_task_metric_add(metrics, "nan_samples", (double)nan_samples, -1, (double)NAN);
     }
-    result->metrics = metrics;
-    result->metric_count = count;
     return EVQ_OK;
 }
 

@@ -26,27 +26,22 @@ static void loglikelihood_add(struct evq_task_sum *sums, const struct evq_window
 }
 
 static enum evq_status loglikelihood_metrics(const struct evq_task_config *config,
-                                             struct evq_result *result, struct evq_error *err)
+                                             const struct evq_result *result,
+                                             struct evq_task_metrics *metrics,
+                                             struct evq_error *err)
 {
     const int64_t n = evq_task_sum_of(result, "n")->count;
     const int64_t greedy = evq_task_sum_of(result, "greedy")->count;
     const int64_t nans = evq_task_sum_of(result, "nan_items")->count;
     const double loss = evq_task_sum_of(result, "loss")->value / (double)n;
-    struct evq_metric *metrics = evq_arena_array(result->arena, 4, sizeof(*metrics));
-    size_t count = 0;
 
-    (void)config;
-    if (metrics == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
-    }
-    evq_task_metric_add_share(metrics, &count, "acc", greedy, n, nans);
-    evq_task_metric_add(metrics, &count, "perplexity", exp(loss), 0, (double)NAN);
-    evq_task_metric_add(metrics, &count, "loglikelihood", -loss, 1, (double)NAN);
+    (void)config, (void)err;
+    evq_task_metric_add_share(metrics, "acc", greedy, n, nans);
+    evq_task_metric_add(metrics, "perplexity", exp(loss), 0, (double)NAN);
+    evq_task_metric_add(metrics, "loglikelihood", -loss, 1, (double)NAN);
     if (nans > 0) {
-        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, -1, (double)NAN);
+        evq_task_metric_add(metrics, "nan_items", (double)nans, -1, (double)NAN);
     }
-    result->metrics = metrics;
-    result->metric_count = count;
     return EVQ_OK;
 }
 

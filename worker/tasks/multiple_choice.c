@@ -64,28 +64,23 @@ static void multiple_choice_add(struct evq_task_sum *sums, const struct evq_wind
 }
 
 static enum evq_status multiple_choice_metrics(const struct evq_task_config *config,
-                                               struct evq_result *result, struct evq_error *err)
+                                               const struct evq_result *result,
+                                               struct evq_task_metrics *metrics,
+                                               struct evq_error *err)
 {
     static const char *const names[][2] = {
         {"acc", "correct"}, {"acc_norm", "correct_norm"}, {"acc_bytes", "correct_bytes"}};
     const int64_t n = evq_task_sum_of(result, "n")->count;
     const int64_t nans = evq_task_sum_of(result, "nan_items")->count;
-    struct evq_metric *metrics = evq_arena_array(result->arena, 4, sizeof(*metrics));
-    size_t count = 0;
 
-    (void)config;
-    if (metrics == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
-    }
+    (void)config, (void)err;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const int64_t hits = evq_task_sum_of(result, names[i][1])->count;
-        evq_task_metric_add_share(metrics, &count, names[i][0], hits, n, nans);
+        evq_task_metric_add_share(metrics, names[i][0], hits, n, nans);
     }
     if (nans > 0) {
-        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, -1, (double)NAN);
+        evq_task_metric_add(metrics, "nan_items", (double)nans, -1, (double)NAN);
     }
-    result->metrics = metrics;
-    result->metric_count = count;
     return EVQ_OK;
 }
 

@@ -175,47 +175,40 @@ static double count_of(const struct evq_result *result, const char *name)
 }
 
 static enum evq_status perplexity_metrics(const struct evq_task_config *config,
-                                          struct evq_result *result, struct evq_error *err)
+                                          const struct evq_result *result,
+                                          struct evq_task_metrics *metrics, struct evq_error *err)
 {
     const double tokens = count_of(result, "tokens");
     const double words = count_of(result, "words");
     const double bytes = count_of(result, "bytes");
     const double nans = count_of(result, "nan_tokens");
     const double loss = evq_task_sum_of(result, "loss")->value;
-    struct evq_metric *metrics = evq_arena_array(result->arena, 7, sizeof(*metrics));
     struct settings settings;
-    size_t count = 0;
 
     const enum evq_status status = read_settings(config, &settings, err);
     if (status != EVQ_OK) {
         return status;
     }
-    if (metrics == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
-    }
     if (tokens < 1.0) {
         return evq_error_set(err, EVQ_E_INVALID, "the data give no token to predict");
     }
-    evq_task_metric_add(metrics, &count, "loss", loss / tokens, 0, (double)NAN);
-    evq_task_metric_add(metrics, &count, "perplexity", exp(loss / tokens), 0, (double)NAN);
+    evq_task_metric_add(metrics, "loss", loss / tokens, 0, (double)NAN);
+    evq_task_metric_add(metrics, "perplexity", exp(loss / tokens), 0, (double)NAN);
     if (settings.mode == MODE_TRAINER) {
-        evq_task_metric_add(metrics, &count, "eval_loss",
+        evq_task_metric_add(metrics, "eval_loss",
                             evq_task_sum_of(result, "batch_loss")->value / count_of(result, "n"), 0,
                             (double)NAN);
     }
     // The harness's metrics refer to whole documents in which every token is predicted, and to
     // text, not to tokens.
     if (settings.mode == MODE_ROLLING && bytes > 0.0) {
-        evq_task_metric_add(metrics, &count, "word_perplexity", exp(loss / words), 0, (double)NAN);
-        evq_task_metric_add(metrics, &count, "byte_perplexity", exp(loss / bytes), 0, (double)NAN);
-        evq_task_metric_add(metrics, &count, "bits_per_byte", loss / bytes / log(2.0), 0,
-                            (double)NAN);
+        evq_task_metric_add(metrics, "word_perplexity", exp(loss / words), 0, (double)NAN);
+        evq_task_metric_add(metrics, "byte_perplexity", exp(loss / bytes), 0, (double)NAN);
+        evq_task_metric_add(metrics, "bits_per_byte", loss / bytes / log(2.0), 0, (double)NAN);
     }
     if (nans > 0.0) {
-        evq_task_metric_add(metrics, &count, "nan_tokens", nans, -1, (double)NAN);
+        evq_task_metric_add(metrics, "nan_tokens", nans, -1, (double)NAN);
     }
-    result->metrics = metrics;
-    result->metric_count = count;
     return EVQ_OK;
 }
 

@@ -43,23 +43,17 @@ static void regression_add(struct evq_task_sum *sums, const struct evq_row_resul
 }
 
 static enum evq_status regression_metrics(const struct evq_task_config *config,
-                                          struct evq_result *result, struct evq_error *err)
+                                          const struct evq_result *result,
+                                          struct evq_task_metrics *metrics, struct evq_error *err)
 {
     const double values =
         (double)evq_task_sum_of(result, "values")->count; // Every output of every sample counts.
-    struct evq_metric *metrics = evq_arena_array(result->arena, 2, sizeof(*metrics));
-    size_t count = 0;
 
-    (void)config;
-    if (metrics == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
-    }
-    evq_task_metric_add(metrics, &count, "mse",
-                        evq_task_sum_of(result, "squared_error")->value / values, 0, (double)NAN);
-    evq_task_metric_add(metrics, &count, "mae",
-                        evq_task_sum_of(result, "absolute_error")->value / values, 0, (double)NAN);
-    result->metrics = metrics;
-    result->metric_count = count;
+    (void)config, (void)err;
+    evq_task_metric_add(metrics, "mse", evq_task_sum_of(result, "squared_error")->value / values, 0,
+                        (double)NAN);
+    evq_task_metric_add(metrics, "mae", evq_task_sum_of(result, "absolute_error")->value / values,
+                        0, (double)NAN);
     return EVQ_OK;
 }
 

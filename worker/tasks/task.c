@@ -100,19 +100,24 @@ const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const cha
     return NULL;
 }
 
-void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
+void evq_task_metric_add(struct evq_task_metrics *metrics, const char *name, double value,
                          int32_t higher_is_better, double std_error)
 {
-    metrics[(*count)++] = (struct evq_metric){
-        .name = name, .value = value, .higher_is_better = higher_is_better, .std_error = std_error};
+    if (metrics->count < EVQ_TASK_METRICS_MAX) {
+        metrics->items[metrics->count] = (struct evq_metric){.name = name,
+                                                             .value = value,
+                                                             .higher_is_better = higher_is_better,
+                                                             .std_error = std_error};
+    }
+    metrics->count++; // evq_task_metrics() refuses too many.
 }
 
-void evq_task_metric_add_share(struct evq_metric *metrics, size_t *count, const char *name,
-                               int64_t hits, int64_t n, int64_t nans)
+void evq_task_metric_add_share(struct evq_task_metrics *metrics, const char *name, int64_t hits,
+                               int64_t n, int64_t nans)
 {
     const double share = nans > 0 ? (double)NAN : (double)hits / (double)n;
 
-    evq_task_metric_add(metrics, count, name, share, 1,
+    evq_task_metric_add(metrics, name, share, 1,
                         n > 1 ? sqrt(share * (1.0 - share) / (double)(n - 1)) : (double)NAN);
 }
 
@@ -133,6 +138,21 @@ enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_t
     if (n == 0) {
         return evq_error_set(err, EVQ_E_INVALID, "task '%s' saw no samples", config->name);
     }
+    struct evq_task_metrics metrics = {
+        .items = evq_arena_array(result->arena, EVQ_TASK_METRICS_MAX, sizeof(*metrics.items))};
+    if (metrics.items == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
+    }
+    const enum evq_status status = task->metrics(config, result, &metrics, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (metrics.count > EVQ_TASK_METRICS_MAX) {
+        return evq_error_set(err, EVQ_E_BUG, "task '%s' has %zu metrics, expected at most %d",
+                             config->name, metrics.count, EVQ_TASK_METRICS_MAX);
+    }
     result->n = n;
-    return task->metrics(config, result, err);
+    result->metrics = metrics.items;
+    result->metric_count = metrics.count;
+    return EVQ_OK;
 }

@@ -14,8 +14,9 @@
 #include "worker/datasets/dataset.h"
 #include "worker/tasks/windows.h"
 
-#define EVQ_TASK_SUMS_MAX   8         // Most sums of a task. Each task asserts that its sums fit.
-#define EVQ_TASK_LENGTH_MAX (1 << 24) // Most tokens of a sequence.
+#define EVQ_TASK_SUMS_MAX    8         // Most sums of a task. Each task asserts that its sums fit.
+#define EVQ_TASK_METRICS_MAX 8         // Most metrics of a task.
+#define EVQ_TASK_LENGTH_MAX  (1 << 24) // Most tokens of a sequence.
 
 struct evq_task_sum { // A running sum. `rest` holds the digits that the double lost.
     int64_t count;
@@ -62,6 +63,11 @@ struct evq_task_tokens { // A task that scores the tokens of a corpus.
     const char *weighted; // The score that is a mean over tokens; "": none.
 };
 
+struct evq_task_metrics { // The metrics of a result while they are formed.
+    struct evq_metric *items;
+    size_t count;
+};
+
 struct evq_task {
     const char *name;           // The `type` in the configuration.
     const char *const *options; // Options that it knows, NULL-terminated.
@@ -72,7 +78,9 @@ struct evq_task {
                             struct evq_error *err);
     const struct evq_task_samples *samples; // Exactly one of the two is not NULL.
     const struct evq_task_tokens *tokens;
-    enum evq_status (*metrics)(const struct evq_task_config *config, struct evq_result *result,
+    /* Adds the metrics that follow from result->sums. */
+    enum evq_status (*metrics)(const struct evq_task_config *config,
+                               const struct evq_result *result, struct evq_task_metrics *metrics,
                                struct evq_error *err);
 };
 
@@ -101,7 +109,7 @@ enum evq_status evq_task_store(const struct evq_task *task, const struct evq_tas
                                struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Forms metrics and n from result->sums. EVQ_E_INVALID: a sum is missing, or there were no samples.
- */
+ * EVQ_E_NOMEM. */
 enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_task_config *config,
                                  struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -121,15 +129,14 @@ struct evq_token_options {
 enum evq_status evq_task_token_options(const struct evq_task_config *config,
                                        struct evq_token_options *ret_options,
                                        struct evq_error *err) EVQ_CHECK_RESULT; // EVQ_E_INVALID.
-/* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: there is none.
- */
-void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
+/* For the tasks: adds a metric. std_error NAN: there is none. */
+void evq_task_metric_add(struct evq_task_metrics *metrics, const char *name, double value,
                          int32_t higher_is_better, double std_error);
 /* The same for a fraction of n where higher is better, with its standard error: the sample
  * deviation of zeros and ones divided by the root of n, as in lm-evaluation-harness; NaN for n
  * below 2. If nans of the n values are NaN, the fraction is NaN, so that a broken model is never
  * the best. */
-void evq_task_metric_add_share(struct evq_metric *metrics, size_t *count, const char *name,
-                               int64_t hits, int64_t n, int64_t nans);
+void evq_task_metric_add_share(struct evq_task_metrics *metrics, const char *name, int64_t hits,
+                               int64_t n, int64_t nans);
 
 #endif
