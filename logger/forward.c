@@ -297,7 +297,7 @@ static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
         status = sink_serve(forward, err);
     }
     if (status == EVQ_OK) {
-        forward->context.crowded = forward->held_count > HELD_MAX - BATCH_MAX;
+        forward->context.must_take = forward->held_count > HELD_MAX - BATCH_MAX;
         status = held_forward(forward, err);
     }
     if (status == EVQ_OK) {
@@ -363,7 +363,7 @@ static void last_flush(struct evq_forward *forward)
     struct evq_error ignored;
     enum evq_status status = EVQ_OK;
 
-    forward->context.crowded = true;
+    forward->context.must_take = true;
     if (forward->state != NULL) {
         status = held_forward(forward, &ignored);
     }

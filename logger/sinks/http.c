@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "logger/sinks/address.h"
+#include "logger/sinks/public_address.h"
 #include "shared/base/clock.h"
 
 #define CONNECT_MS_MAX          10000
@@ -82,7 +82,7 @@ static curl_socket_t socket_open(void *context, curlsocktype purpose, struct cur
     struct evq_http *http = context;
 
     (void)purpose; // It is always a connection.
-    if (http->public_only && !evq_address_public(&address->addr)) {
+    if (http->public_only && !evq_public_address_is(&address->addr)) {
         const void *bytes = NULL;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;

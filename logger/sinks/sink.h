@@ -19,7 +19,9 @@ struct evq_sink_context {
     const char *directory;   // logger.directory, which exists. The sink's files are beneath it.
     struct evq_queue *queue; // The thread's own.
     const atomic_bool *stop; // Set: the logger stops, and long waits must end. May be NULL.
-    bool crowded;            // Hold nothing back now: the logger's list is full, or it stops.
+    // The list of held results is full, or the logger stops: write() must not return
+    // EVQ_E_INCOMPLETE.
+    bool must_take;
 };
 
 struct evq_sink_ops {

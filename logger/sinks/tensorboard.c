@@ -133,7 +133,7 @@ static bool held_back(struct tensorboard *sink, const struct evq_result *result)
     const int64_t age_ms = evq_clock_unix_ms() - result->finished_ms;
 
     // With clocks that far apart, nobody knows how long the result has waited.
-    if (sink->context->crowded || age_ms >= sink->hold_ms || -age_ms > sink->hold_ms) {
+    if (sink->context->must_take || age_ms >= sink->hold_ms || -age_ms > sink->hold_ms) {
         return false;
     }
     const struct open_step *open = open_step_of(sink, result);
@@ -160,7 +160,7 @@ static enum evq_status tensorboard_write(void *state, const struct evq_result *r
         struct evq_point point = {result->step, (double)result->finished_ms / 1000.0,
                                   (float)result->metrics[i].value};
         evq_result_metric_key(result, &result->metrics[i], tag, sizeof(tag));
-        if (i == 0 && !sink->context->crowded && evq_event_file_defers(run, tag, point.step)) {
+        if (i == 0 && !sink->context->must_take && evq_event_file_defers(run, tag, point.step)) {
             return evq_error_set(err, EVQ_E_INCOMPLETE,
                                  "the event file of '%s' was rewritten a "
                                  "moment ago",

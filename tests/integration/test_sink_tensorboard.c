@@ -165,7 +165,7 @@ static void sink_tensorboard_defers_a_late_result_after_a_rewrite(void **state)
         assert_status(status, EVQ_E_INCOMPLETE);
     }
     assert_status(give(sink, "run", 10), EVQ_OK);
-    context.crowded = true;
+    context.must_take = true;
     assert_status(give(sink, "run", 7), EVQ_OK);
     assert_status_err(evq_sink_tensorboard.flush(sink, &err), EVQ_OK, &err);
     evq_sink_tensorboard.close(sink);

@@ -101,7 +101,7 @@ static void holds_little_and_knows_all(const struct evq_sink_ops *ops, size_t gr
 
     fixture_dir_make(directory);
     const struct evq_sink_context context = {
-        .sink = &config, .directory = directory, .crowded = true};
+        .sink = &config, .directory = directory, .must_take = true};
     void *sink = opened(ops, &context);
     give_all(ops, sink, 0, WARM);
     before = held_bytes();

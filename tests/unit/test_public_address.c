@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "logger/sinks/address.h"
+#include "logger/sinks/public_address.h"
 
 static bool is_public(const char *text)
 {
@@ -26,7 +26,7 @@ static bool is_public(const char *text)
         address.v4.sin_family = AF_INET;
         assert_int_equal(inet_pton(AF_INET, text, &address.v4.sin_addr), 1);
     }
-    return evq_address_public(&address.any);
+    return evq_public_address_is(&address.any);
 }
 
 static void address_refuses_what_is_not_of_the_public_internet(void **state)
@@ -76,8 +76,8 @@ static void address_refuses_what_is_not_of_the_public_internet(void **state)
             fail_msg("%s is taken for public", own[i]);
         }
     }
-    assert_false(
-        evq_address_public((const struct sockaddr *)&(struct sockaddr_un){.sun_family = AF_UNIX}));
+    assert_false(evq_public_address_is(
+        (const struct sockaddr *)&(struct sockaddr_un){.sun_family = AF_UNIX}));
 }
 
 static void address_takes_the_public_internet(void **state)

@@ -1,4 +1,4 @@
-#include "logger/sinks/address.h"
+#include "logger/sinks/public_address.h"
 
 #include <netinet/in.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static bool public_v6(const uint8_t bytes[16])
            first >> 12 != 0x3fff0000 >> 12;
 }
 
-bool evq_address_public(const struct sockaddr *address)
+bool evq_public_address_is(const struct sockaddr *address)
 {
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
