@@ -222,6 +222,26 @@ static void statistics_bootstrap_draws_do_not_depend_on_threads(void **state)
     }
 }
 
+static void statistics_bootstrap_takes_weights_of_1_as_it_takes_others(void **state)
+{
+    struct evq_bootstrap_group ones[101];
+    struct evq_bootstrap_group twos[101];
+    struct evq_bootstrap out;
+    double of_ones[500];
+    double of_twos[500];
+
+    (void)state;
+    for (size_t i = 0; i < 101; i++) {
+        ones[i] = (struct evq_bootstrap_group){sin((double)i * 1.7) + 0.2, 1.0};
+        twos[i] = (struct evq_bootstrap_group){2.0 * ones[i].sum, 2.0}; // The same, exactly.
+    }
+    assert_int_equal(evq_bootstrap_run(ones, 101, 500, 5, 0.95, &out, of_ones, NULL), EVQ_OK);
+    assert_int_equal(evq_bootstrap_run(twos, 101, 500, 5, 0.95, &out, of_twos, NULL), EVQ_OK);
+    for (size_t i = 0; i < 500; i++) {
+        assert_near(of_ones[i], of_twos[i], 0);
+    }
+}
+
 static void statistics_p_of_the_bootstrap_ends_its_interval(void **state)
 {
     struct evq_bootstrap_group groups[60];
@@ -476,6 +496,7 @@ int main(void)
         cmocka_unit_test(statistics_wins_follow_the_direction),
         cmocka_unit_test(statistics_bootstrap_repeats_with_its_seed),
         cmocka_unit_test(statistics_bootstrap_draws_do_not_depend_on_threads),
+        cmocka_unit_test(statistics_bootstrap_takes_weights_of_1_as_it_takes_others),
         cmocka_unit_test(statistics_p_of_the_bootstrap_ends_its_interval),
         cmocka_unit_test(statistics_holm_equals_stored_values),
         cmocka_unit_test(statistics_refuse_what_has_no_answer),
