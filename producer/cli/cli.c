@@ -166,6 +166,9 @@ void evq_cli_name_role(const struct evq_cli *cli, struct evq_error *err)
 {
     const struct evq_error cause = *err;
 
+    if (strstr(cause.message, "WRONGPASS") != NULL || strstr(cause.message, "NOAUTH") != NULL) {
+        return; // Redis does not know the user yet, so the role is not the cause.
+    }
     (void)evq_error_set(err, cause.status, "%.420s; `evalq %s` needs the role %s", cause.message,
                         cli->verb->name, cli->verb->role != NULL ? cli->verb->role : "viewer");
 }

@@ -46,7 +46,7 @@ enum evq_status evq_cli_call(struct evq_cli *cli, struct evq_reply **ret_reply,
  * first: this prints it as it is. */
 void evq_cli_say(const struct evq_cli *cli, const char *format, ...) EVQ_PRINTF(2, 3);
 
-/* If Redis refused the user, adds to the error which role the verb needs. */
+/* If Redis knows the user but refused the command, adds to the error which role the verb needs. */
 void evq_cli_name_role(const struct evq_cli *cli, struct evq_error *err);
 
 /* Asks whether a destructive verb may go on. EVQ_OK: --yes was given, or "y" was typed on a

@@ -113,6 +113,9 @@ enum evq_status evq_conn_error_describe(const struct evq_conn_error *refusal, co
         const char *advice = "";
         if (strncmp(refusal->text, "NOAUTH", 6) == 0) {
             advice = " Set EVALQ_REDIS_PASSWORD_FILE to a file with the password.";
+        } else if (strncmp(refusal->text, "WRONGPASS", 9) == 0) {
+            advice = " (the password is that of redis.password_file, or of $EVALQ_REDIS_PASSWORD, "
+                     "or of the file $EVALQ_REDIS_PASSWORD_FILE)";
         } else if (lacks_permission(refusal->text)) {
             advice = " (`evalq admin acl` prints the permissions of each role)";
         }

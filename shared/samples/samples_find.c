@@ -183,7 +183,9 @@ enum evq_status evq_samples_find_files(const struct evq_sample_choice *choice,
         char shown_suite[128];
         status = evq_error_set(
             err, EVQ_E_NOT_FOUND,
-            "%s@%" PRId64 " has no samples%s%s%s%s in '%s': a suite keeps them with samples: true",
+            "%s@%" PRId64
+            " has no samples%s%s%s%s in '%s': no job of this step has succeeded, or its "
+            "suite does not have samples: true",
             place->run, place->step, choice->task != NULL ? " of task " : "",
             evq_error_escape(task, strlen(task), shown_task, sizeof shown_task),
             choice->suite != NULL ? " of suite " : "",

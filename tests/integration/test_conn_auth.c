@@ -71,6 +71,7 @@ static void conn_open_authenticates_by_file_and_environment(void **state)
     assert_holds(err.message, "NOAUTH");
     assert_status(ping_as(own->url, NULL, wrong, true, &err), EVQ_E_AUTH);
     assert_holds(err.message, "WRONGPASS");
+    assert_holds(err.message, "redis.password_file");
     assert_null(strstr(err.message, "hunter2"));
     assert_status_err(ping_as(own->url, NULL, own->password_file, true, &err), EVQ_OK, &err);
 

@@ -111,7 +111,7 @@ class SignificantTest(StackTest):
         said = [line for line in training.warnings() if "significant" in line]
         self.assertEqual(len(said), 1, said)
         self.assertIn("significant=True has no samples to compare", said[0])
-        self.assertIn("a suite keeps them with samples: true", said[0])
+        self.assertIn("its suite does not have samples: true", said[0])
 
     def test_lightning_keeps_the_last_that_is_significantly_better(self) -> None:
         evalq = {"suites": "kept", "monitor": "accuracy", "mode": "max", "significant": True}

@@ -312,6 +312,21 @@ class RolesTest(unittest.TestCase):
             self.assertNotIn("NOPERM", allowed.stderr)
         self.assertEqual(self.evalq("viewer", "status").returncode, 0)
 
+    def test_a_wrong_password_is_not_called_a_missing_role(self) -> None:
+        refused = subprocess.run(
+            [BIN + "/evalq", "status"],
+            env={**self.environment("viewer"), "EVALQ_REDIS_PASSWORD": "wrong"},
+            cwd=self.directory,
+            text=True,
+            capture_output=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("WRONGPASS", refused.stderr)
+        self.assertIn("of redis.password_file", refused.stderr)
+        self.assertNotIn("needs the role", refused.stderr)
+
     def test_every_connection_needs_a_password(self) -> None:
         wire = Wire(self.socket)
         self.addCleanup(wire.close)

@@ -92,9 +92,9 @@ static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_
     return first.status;
 }
 
-/* Acts on each job of a list of ids. */
+/* Acts on each job of a list of ids. none: what to print if the list is empty. */
 static enum evq_status act_on_list(struct evq_cli *cli, const json_t *list, act_fn act,
-                                   struct evq_error *err)
+                                   const char *none, struct evq_error *err)
 {
     size_t count = 0;
     const char **ids = calloc(json_array_size(list) + 1, sizeof *ids);
@@ -110,7 +110,7 @@ static enum evq_status act_on_list(struct evq_cli *cli, const json_t *list, act_
         }
     }
     if (count == 0) {
-        evq_cli_say(cli, "evalq: no such job");
+        evq_cli_say(cli, "evalq: %s", none);
     }
     enum evq_status status = act_on(cli, ids, count, act, err);
     free(ids);
@@ -134,7 +134,7 @@ static enum evq_status cancel_whole_run(struct evq_cli *cli, const char *run, st
         status = evq_cli_find_run(cli, run, err); // A slip in its name is not "nothing to do".
     }
     if (status == EVQ_OK) {
-        status = act_on_list(cli, ids, cancel_some, err);
+        status = act_on_list(cli, ids, cancel_some, "no job of the run is open", err);
     }
     json_decref(ids);
     return status;
@@ -209,7 +209,7 @@ static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_cli_find_run(cli, run, err);
     }
     if (status == EVQ_OK) {
-        status = act_on_list(cli, ids, retry_some, err);
+        status = act_on_list(cli, ids, retry_some, "no job is dead", err);
     }
     json_decref(ids);
     return status;

@@ -118,8 +118,8 @@ static enum evq_status print_samples(struct evq_cli *cli, const struct evq_sampl
         (void)fputs(shown > 0 ? "\n]}\n" : "]}\n",
                     stdout); // The list is valid JSON even after an error.
     } else if (status == EVQ_OK) {
-        evq_cli_say(cli, "%" PRId64 " of %" PRId64 "%s items of %s", shown, items,
-                    end ? "" : " or more", file->task);
+        evq_cli_say(cli, "%" PRId64 " of %s%" PRId64 " items of %s", shown, end ? "" : "the first ",
+                    items, file->task);
     }
     evq_samples_reader_close(reader);
     return status;
