@@ -15,7 +15,7 @@
 
 #include "shared/base/error.h"
 
-#define EVQ_BACKEND_ABI 6
+#define EVQ_BACKEND_ABI 7
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -26,6 +26,7 @@ enum evq_activation {
     EVQ_ACT_SILU,
     EVQ_ACT_SIGMOID,
     EVQ_ACT_GELU_QUICK, // x * sigmoid(1.702 x).
+    EVQ_ACT_RELU2,      // The square of RELU.
     EVQ_ACT_COUNT
 };
 
@@ -40,22 +41,30 @@ enum evq_op_kind {
     // out[rows, n] = scale * weight[token, n] + bias[position, n]; bias is the table of learned
     // positions, or -1. It reads no buffer (in is 0).
     EVQ_OP_EMBEDDING,
-    // out[rows, n] = (in - mean) / sqrt(variance + epsilon) * weight[n] + bias[n] with the biased
-    // variance; out may be in.
+    // Each head of a range by itself: (in - mean) / sqrt(variance + epsilon) * weight[n] + bias[n]
+    // with the biased variance; out may be in. For the whole row: column 0 and one head. Without
+    // a bias, the weight may have heads * n values, n for each head.
     EVQ_OP_LAYER_NORM,
-    // Each head of a range by itself: in / sqrt(mean(in^2) + epsilon) * weight[n]; out may be in.
-    // For the whole row: column 0 and one head.
+    // The same with in / sqrt(mean(in^2) + epsilon) * weight[n].
     EVQ_OP_RMS_NORM,
-    // In place (out is in) on a range of heads: with d = n / 2, the pairs (i, i + d) are rotated by
-    // position * frequencies[i] for i < d; cosines and sines are multiplied by scale.
+    // In place (out is in) on a range of heads, whose first values are `step` columns apart: the
+    // first k values of each head are rotated (0: all n). With d = k / 2, the pairs (i, i + d), or
+    // (2 i, 2 i + 1) if they are neighbours, turn by position * frequencies[i] for i < d; cosines
+    // and sines are multiplied by scale. A sequence of more than `near` tokens turns by
+    // far_frequencies, if there are any.
     EVQ_OP_ROPE,
     // Causal, within each sequence. in has heads of q, then kv_heads of k, then kv_heads of v, each
-    // n wide; out is [rows, heads * n]. Query head h reads key head h / (heads / kv_heads) and
-    // computes softmax(scale * q.k). With window > 0, position i sees j in (i - window, i].
+    // n wide; with step = 3 n it has q, k and v of the first head, then of the second, and so on.
+    // out is [rows, heads * n]. Query head h reads key head h / (heads / kv_heads) and computes the
+    // softmax of x = scale * q.k, or of cap * tanh(x / cap). With window > 0, position i sees j in
+    // (i - window, i]. weight[heads], if there is one, is one more logit of each head, without a
+    // value.
     EVQ_OP_ATTENTION,
     EVQ_OP_GATE, // out[rows, n] = act(in[rows, c]) * in[rows, n + c]; out is not in.
+    EVQ_OP_ADD,  // out[rows, n] = scale * in[rows, n] + residual[rows, n]; out may be either.
     // Scoring head: in[rows, k], weight[n, k], bias[n] or -1; it computes the batch's scores and
-    // never stores more than a tile of the logits.
+    // never stores more than a tile of the logits. Without a bias, logits x become scale * x
+    // (scale 0: x) and then cap * tanh(x / cap).
     EVQ_OP_SCORE,
     EVQ_OP_CROSS_ENTROPY, // Loss head: logits in[rows, n], int32 labels of the batch.
     EVQ_OP_SQUARED_ERROR, // Loss head: in[rows, n], float targets of the batch.
@@ -84,13 +93,18 @@ struct evq_op {
     // Buffers of activations by number. Buffer 0 holds the batch's inputs. Heads write no
     // buffer (-1).
     int32_t in, out;
-    int32_t residual;     // For GEMM: a buffer to add; 0: none.
+    int32_t residual;     // For GEMM and ADD: a buffer to add; 0: none.
     int32_t weight, bias; // Weight slots by number; -1: none.
     int32_t n, k;         // Number of output and input columns.
     int32_t column, heads, kv_heads, window;
+    int32_t step; // For ROPE and ATTENTION: columns from one head to the next; 0: n.
     enum evq_activation activation;
     float scale, epsilon;
-    const float *frequencies; // For ROPE: n / 2 values; they belong to the model.
+    float cap; // For ATTENTION and SCORE: logits stay within it; 0: they have no cap.
+    // For ROPE: as many values as pairs; they belong to the model. far_frequencies may be NULL.
+    const float *frequencies, *far_frequencies;
+    int32_t near;
+    bool neighbours;
     // For CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: does not.
     int32_t top_k;
 };

@@ -61,10 +61,16 @@ static bool range_fits(const struct evq_plan *plan, const struct evq_op *op, int
 
 static const char *attention_fault(const struct evq_plan *plan, const struct evq_op *op)
 {
+    const bool mixed = op->step != 0 && op->step != op->n;
+
     if (op->in == 0 || op->column != 0 || op->heads < 1 || op->kv_heads < 1 || op->window < 0 ||
-        op->heads % op->kv_heads != 0 ||
-        !range_fits(plan, op, op->heads + 2 * (int64_t)op->kv_heads)) {
+        op->heads % op->kv_heads != 0 || op->n < 1 ||
+        !range_fits(plan, op, op->heads + 2 * (int64_t)op->kv_heads) ||
+        (mixed && (op->kv_heads != op->heads || op->step != 3 * (int64_t)op->n))) {
         return "heads that do not fit its input";
+    }
+    if (!vector_or_none(plan, op->weight, op->heads) || !(op->cap >= 0.0f)) {
+        return "a weight of another shape, or a cap below 0";
     }
     if ((int64_t)op->heads * op->n > plan->buffer_columns[op->out] || op->in == op->out) {
         return "heads that do not fit its output";
@@ -72,19 +78,41 @@ static const char *attention_fault(const struct evq_plan *plan, const struct evq
     return (int64_t)op->heads * plan->rows_max <= INT32_MAX ? NULL : "too many heads for its rows";
 }
 
-static const char *range_fault(const struct evq_plan *plan, const struct evq_op *op)
+static const char *norm_fault(const struct evq_plan *plan, const struct evq_op *op)
 {
+    const bool layer = op->kind == EVQ_OP_LAYER_NORM;
+    const bool single = slot_is(plan, op->weight, 1, op->n);
+
     if (!range_fits(plan, op, op->heads)) {
         return "heads that do not fit its buffer";
     }
-    if (op->kind == EVQ_OP_RMS_NORM) {
-        if ((int64_t)op->column + (int64_t)op->heads * op->n > plan->buffer_columns[op->out]) {
-            return "heads that do not fit its output";
-        }
-        return slot_is(plan, op->weight, 1, op->n) ? NULL : "a weight of another shape";
+    if ((int64_t)op->column + (int64_t)op->heads * op->n > plan->buffer_columns[op->out]) {
+        return "heads that do not fit its output";
     }
-    if (op->out != op->in || op->n % 2 != 0) {
+    if (layer && op->bias != -1) {
+        return single && slot_is(plan, op->bias, 1, op->n) ? NULL
+                                                           : "a weight or bias of another shape";
+    }
+    if (single || slot_is(plan, op->weight, 1, op->heads * op->n)) {
+        return NULL;
+    }
+    return layer ? "a weight or bias of another shape" : "a weight of another shape";
+}
+
+static const char *rope_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    const int64_t step = op->step != 0 ? op->step : op->n;
+    const int32_t turned = op->k != 0 ? op->k : op->n;
+
+    if (op->column < 0 || op->heads < 1 || op->n < 1 || step < op->n ||
+        op->column + (op->heads - 1) * step + op->n > plan->buffer_columns[op->in]) {
+        return "heads that do not fit its buffer";
+    }
+    if (op->out != op->in || turned < 2 || turned > op->n || turned % 2 != 0) {
         return "pairs that do not turn in place";
+    }
+    if (op->far_frequencies != NULL && op->near < 1) {
+        return "far frequencies from no length on";
     }
     return op->frequencies != NULL ? NULL : "no frequencies";
 }
@@ -93,8 +121,20 @@ static const char *score_fault(const struct evq_plan *plan, const struct evq_op 
 {
     const bool fits =
         slot_is(plan, op->weight, op->n, op->k) && vector_or_none(plan, op->bias, op->n);
+    const bool plain = op->scale == 0.0f && op->cap == 0.0f;
 
-    return fits ? NULL : "a weight or bias of another shape";
+    if (!fits) {
+        return "a weight or bias of another shape";
+    }
+    return op->cap >= 0.0f && (plain || op->bias == -1) ? NULL
+                                                        : "a bias before a scale, or a cap below 0";
+}
+
+static const char *add_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    return op->residual > 0 && buffer_holds(plan, op->residual, op->n)
+               ? NULL
+               : "a residual that does not fit its buffer";
 }
 
 /* Number of columns that an operation reads. */
@@ -151,17 +191,17 @@ static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op
         return gemm_fault(plan, op);
     case EVQ_OP_EMBEDDING:
         return embedding_fault(plan, op);
+    case EVQ_OP_LAYER_NORM:
     case EVQ_OP_RMS_NORM:
+        return norm_fault(plan, op);
     case EVQ_OP_ROPE:
-        return range_fault(plan, op);
+        return rope_fault(plan, op);
     case EVQ_OP_ATTENTION:
         return attention_fault(plan, op);
+    case EVQ_OP_ADD:
+        return add_fault(plan, op);
     case EVQ_OP_GATE:
         return op->in != op->out ? NULL : "an output that is its input";
-    case EVQ_OP_LAYER_NORM:
-        return slot_is(plan, op->weight, 1, op->n) && vector_or_none(plan, op->bias, op->n)
-                   ? NULL
-                   : "a weight or bias of another shape";
     default:
         return vector_or_none(plan, op->weight, op->n) && vector_or_none(plan, op->bias, op->n)
                    ? NULL

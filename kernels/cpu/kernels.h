@@ -45,10 +45,21 @@ struct evq_attention {
     int32_t first, count;
     int32_t window; // 0: all earlier positions are seen.
     float scale;
+    float cap;  // Scores x become cap * tanh(x / cap); 0: they stay.
+    float sink; // One more score without a value; -INFINITY: there is none.
     float *out; // It points to the first row of the sequence.
     size_t out_stride;
     bool pairs;     // Products use bf16; only if evq_kernels.round exists.
     float *scratch; // evq_kernels.attention_scratch_floats(size) floats, aligned to 64 bytes.
+};
+
+/* How heads are rotated. */
+struct evq_turn {
+    int32_t heads, step;  // Number of heads, and the distance between their first values.
+    int32_t n;            // So many values of each head are rotated.
+    bool neighbours;      // The pairs are (2 i, 2 i + 1); otherwise (i, i + n / 2).
+    const float *table;   // Lines of n / 2 cosines, then n / 2 sines.
+    const int32_t *lines; // The line of each row.
 };
 
 /* The state of one row while the tiles of the vocabulary are processed. */
@@ -84,9 +95,12 @@ struct evq_kernels {
     /* The heads have n columns each and follow one another; out may be in. */
     void (*rms_norm)(const float *in, size_t in_stride, int32_t rows, int32_t heads, int32_t n,
                      const float *weight, float epsilon, float *out, size_t out_stride);
-    /* Rotates row r by turns[positions[r]], which holds n / 2 cosines, then n / 2 sines. */
-    void (*rope)(float *values, size_t stride, int32_t rows, int32_t heads, int32_t n,
-                 const float *turns, const int32_t *positions);
+    void (*rope)(float *values, size_t stride, int32_t rows, const struct evq_turn *turn);
+    /* out[rows, n] = scale * in + residual; out may be either. */
+    void (*add)(const float *in, size_t in_stride, int32_t rows, int32_t n, float scale,
+                const float *residual, size_t residual_stride, float *out, size_t out_stride);
+    /* Values x become scale * x, and then cap * tanh(x / cap) if cap is above 0; in place. */
+    void (*cap)(float *values, size_t stride, int32_t rows, int32_t n, float scale, float cap);
     /* Adds the logits [first, first + n) of the vocabulary to each row's state. */
     void (*logsum)(const float *logits, size_t stride, int32_t rows, int32_t first, int32_t n,
                    struct evq_logsum *sums);

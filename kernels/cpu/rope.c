@@ -5,24 +5,47 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int32_t turned(const struct evq_op *op)
+{
+    return op->k != 0 ? op->k : op->n;
+}
+
+/* 0: all sequences use the same frequencies. */
+static int32_t near_lines(const struct evq_op *op, int32_t positions)
+{
+    return op->far_frequencies != NULL && positions > op->near ? op->near : 0;
+}
+
+int32_t evq_rope_line(const struct evq_op *op, int32_t position, int32_t length)
+{
+    return op->far_frequencies != NULL && length > op->near ? op->near + position : position;
+}
+
 static bool fits(const struct evq_rope_table *table, const struct evq_op *op, int32_t positions)
 {
-    return table->block.data != NULL && table->n == op->n && table->positions == positions &&
+    const size_t half = (size_t)(turned(op) / 2) * sizeof(float);
+    const int32_t near = near_lines(op, positions);
+    const char *kept = table->frequencies.data;
+
+    return table->block.data != NULL && table->n == turned(op) && table->near == near &&
+           table->lines == near + positions &&
            memcmp(&table->scale, &op->scale, sizeof(op->scale)) == 0 &&
-           memcmp(table->frequencies.data, op->frequencies, (size_t)(op->n / 2) * sizeof(float)) ==
-               0;
+           memcmp(kept, op->frequencies, half) == 0 &&
+           (near == 0 || memcmp(kept + half, op->far_frequencies, half) == 0);
 }
 
 /* Angles are fp32, as in the reference implementations. */
 static void fill(struct evq_rope_table *table)
 {
-    const float *frequencies = table->frequencies.data;
     const int32_t half = table->n / 2;
     float *turns = table->block.data;
 
-    for (int32_t p = 0; p < table->positions; p++) {
+    for (int32_t line = 0; line < table->lines; line++) {
+        const bool far = table->near > 0 && line >= table->near;
+        const int32_t position = far ? line - table->near : line;
+        const float *frequencies = (const float *)table->frequencies.data + (far ? half : 0);
         for (int32_t i = 0; i < half; i++) {
-            const float angle = (float)p * frequencies[i];
+            const float angle = (float)position * frequencies[i];
             turns[i] = (float)cos((double)angle) * table->scale;
             turns[half + i] = (float)sin((double)angle) * table->scale;
         }
@@ -33,20 +56,25 @@ static void fill(struct evq_rope_table *table)
 static enum evq_status make(struct evq_rope_table *table, const struct evq_op *op,
                             int32_t positions, struct evq_memory *memory, struct evq_error *err)
 {
-    const size_t line = (size_t)op->n * sizeof(float);
+    const size_t line = (size_t)turned(op) * sizeof(float);
+    const int32_t near = near_lines(op, positions);
+    const size_t lines = (size_t)near + (size_t)positions;
 
     evq_memory_release(memory, &table->block);
     enum evq_status status =
-        evq_memory_resize(memory, &table->frequencies, line / 2, "rope frequencies", err);
+        evq_memory_resize(memory, &table->frequencies, line, "rope frequencies", err);
     if (status == EVQ_OK) {
         // n is at most the number of a buffer's columns, so the plan's check bounds the product.
-        status = evq_memory_resize(memory, &table->block, line * (size_t)positions, "rope", err);
+        status = evq_memory_resize(memory, &table->block, line * lines, "rope", err);
     }
     if (status == EVQ_OK) {
-        table->n = op->n;
-        table->positions = positions;
+        table->n = turned(op);
+        table->lines = (int32_t)lines;
+        table->near = near;
         table->scale = op->scale;
         memcpy(table->frequencies.data, op->frequencies, line / 2);
+        memcpy((char *)table->frequencies.data + line / 2,
+               near > 0 ? op->far_frequencies : op->frequencies, line / 2);
         fill(table);
     }
     return status;

@@ -1,5 +1,6 @@
 #include "kernels/cpu/run.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/ops.h"
@@ -22,7 +23,7 @@ struct chunk {
     int32_t first, rows;
     float *buffers; // The buffers of the thread.
     float *scratch;
-    int32_t positions[EVQ_SCHEDULE_CHUNK];
+    int32_t positions[EVQ_SCHEDULE_CHUNK], lengths[EVQ_SCHEDULE_CHUNK];
 };
 
 static size_t scratch_of(const struct evq_kernels *kernels, const struct evq_op *op)
@@ -99,6 +100,7 @@ static void gather(struct chunk *chunk)
         const int32_t row =
             chunk->run->segment->scores ? scored[chunk->first + r] : chunk->first + r;
         chunk->positions[r] = state->tokens.positions[row];
+        chunk->lengths[r] = state->tokens.lengths[row];
     }
     for (int32_t b = 1; b < state->plan->buffer_count && chunk->run->segment->scores; b++) {
         const struct evq_buffer *place = &state->schedule.buffers[b];
@@ -176,6 +178,8 @@ static void run_score(const struct chunk *chunk, const struct evq_op *op)
         .k = op->k,
         .weight = &state->weights.items[op->weight],
         .bias = vector_of(state, op->bias),
+        .scale = op->scale,
+        .cap = op->cap,
         .first = state->tokens.scored_first + chunk->first,
         .targets = chunk->run->batch->score_targets,
         .results = chunk->run->results,
@@ -194,14 +198,47 @@ static void run_norm(const struct chunk *chunk, const struct evq_op *op)
     const size_t in_stride = buffers[op->in].stride;
     const size_t out_stride = buffers[op->out].stride;
 
-    if (op->kind == EVQ_OP_LAYER_NORM) {
-        state->kernels->layer_norm(in, in_stride, chunk->rows, op->n, vector_of(state, op->weight),
-                                   vector_of(state, op->bias), op->epsilon, out, out_stride);
-    } else {
+    // Distance between the weights of two heads.
+    const size_t apart = state->plan->slots[op->weight].columns > op->n ? (size_t)op->n : 0;
+
+    if (op->kind == EVQ_OP_RMS_NORM && apart == 0) {
         state->kernels->rms_norm(in + op->column, in_stride, chunk->rows, op->heads, op->n,
                                  vector_of(state, op->weight), op->epsilon, out + op->column,
                                  out_stride);
+        return;
     }
+    for (int32_t h = 0; h < op->heads; h++) {
+        const size_t at = (size_t)op->column + (size_t)h * (size_t)op->n;
+        const float *weight = vector_of(state, op->weight) + (size_t)h * apart;
+        if (op->kind == EVQ_OP_LAYER_NORM) {
+            state->kernels->layer_norm(in + at, in_stride, chunk->rows, op->n, weight,
+                                       vector_of(state, op->bias), op->epsilon, out + at,
+                                       out_stride);
+        } else {
+            state->kernels->rms_norm(in + at, in_stride, chunk->rows, 1, op->n, weight, op->epsilon,
+                                     out + at, out_stride);
+        }
+    }
+}
+
+static void run_rope(const struct chunk *chunk, size_t number)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const struct evq_op *op = &state->plan->ops[number];
+    const struct evq_rope_table *table = &state->rope.tables[state->rope.of_op[number]];
+    int32_t lines[EVQ_SCHEDULE_CHUNK];
+    const struct evq_turn turn = {.heads = op->heads,
+                                  .step = op->step != 0 ? op->step : op->n,
+                                  .n = table->n,
+                                  .neighbours = op->neighbours,
+                                  .table = table->block.data,
+                                  .lines = lines};
+
+    for (int32_t r = 0; r < chunk->rows; r++) {
+        lines[r] = evq_rope_line(op, chunk->positions[r], chunk->lengths[r]);
+    }
+    state->kernels->rope(rows_of(chunk, op->in) + op->column,
+                         state->schedule.buffers[op->in].stride, chunk->rows, &turn);
 }
 
 static void run_head(const struct chunk *chunk, const struct evq_op *op)
@@ -239,12 +276,16 @@ static void run_op(const struct chunk *chunk, size_t number)
         run_norm(chunk, op);
         break;
     case EVQ_OP_ROPE:
-        kernels->rope(rows_of(chunk, op->in) + op->column, in_stride, chunk->rows, op->heads, op->n,
-                      state->rope.tables[state->rope.of_op[number]].block.data, chunk->positions);
+        run_rope(chunk, number);
         break;
     case EVQ_OP_GATE:
         kernels->gate(rows_of(chunk, op->in), in_stride, chunk->rows, op->n, op->activation,
                       rows_of(chunk, op->out), state->schedule.buffers[op->out].stride);
+        break;
+    case EVQ_OP_ADD:
+        kernels->add(rows_of(chunk, op->in), in_stride, chunk->rows, op->n, op->scale,
+                     rows_of(chunk, op->residual), state->schedule.buffers[op->residual].stride,
+                     rows_of(chunk, op->out), state->schedule.buffers[op->out].stride);
         break;
     case EVQ_OP_SCORE:
         run_score(chunk, op);
@@ -302,18 +343,24 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
     const struct evq_buffer *out = &state->schedule.buffers[op->out];
     const float *row =
         (const float *)state->shared.data + in->shared_at + (size_t)block->row * in->stride;
-    const float *keys = row + (size_t)op->heads * (size_t)op->n +
-                        (size_t)(head / (op->heads / op->kv_heads)) * (size_t)op->n;
+    const size_t n = (size_t)op->n;
+    const bool mixed = op->step > op->n; // Keys and values stand behind the queries of their head.
+    const float *queries = row + (size_t)head * (mixed ? (size_t)op->step : n);
+    const float *keys =
+        mixed ? queries + n
+              : row + (size_t)op->heads * n + (size_t)(head / (op->heads / op->kv_heads)) * n;
     const struct evq_attention attention = {
-        .q = row + (size_t)head * (size_t)op->n,
+        .q = queries,
         .k = keys,
-        .v = keys + (size_t)op->kv_heads * (size_t)op->n,
+        .v = keys + (mixed ? n : (size_t)op->kv_heads * n),
         .in_stride = in->stride,
         .size = op->n,
         .first = block->first,
         .count = block->count,
         .window = op->window,
         .scale = op->scale,
+        .cap = op->cap,
+        .sink = op->weight >= 0 ? vector_of(state, op->weight)[head] : -INFINITY,
         .pairs = state->plan->compute == EVQ_COMPUTE_BF16,
         .out = (float *)state->shared.data + out->shared_at + (size_t)block->row * out->stride +
                (size_t)head * (size_t)op->n,

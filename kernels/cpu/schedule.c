@@ -38,7 +38,7 @@ static void share(struct evq_schedule *schedule, const struct evq_plan *plan, si
             if (op->kind != EVQ_OP_EMBEDDING && op->in != 0) {
                 reads(schedule, written, s + 1, op->in);
             }
-            if (op->kind == EVQ_OP_GEMM && op->residual != 0) {
+            if ((op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_ADD) && op->residual != 0) {
                 reads(schedule, written, s + 1, op->residual);
             }
             if (op->out >= 0) {

@@ -93,6 +93,10 @@ void evq_score_run(const struct evq_score *score)
         gemm.panels = (const float *)score->weight->block.data + (size_t)column * deep;
         gemm.bias = score->bias != NULL ? score->bias + column : NULL;
         score->kernels->gemm(&gemm);
+        if (score->scale != 0.0f || score->cap > 0.0f) {
+            score->kernels->cap(logits, stride, score->rows, gemm.n,
+                                score->scale != 0.0f ? score->scale : 1.0f, score->cap);
+        }
         score->kernels->logsum(logits, stride, score->rows, column, gemm.n, sums);
         take_targets(score, logits, column, gemm.n);
     }

@@ -14,6 +14,7 @@ struct evq_score {
     int32_t rows, k;
     const struct evq_weight *weight;
     const float *bias;              // Or NULL.
+    float scale, cap;               // As in struct evq_op.
     const int32_t *first;           // [rows + 1]: the index of each row's first score.
     const int32_t *targets;         // The target of every score of the batch.
     struct evq_row_result *results; // The results of the whole batch.

@@ -9,6 +9,9 @@ enum evq_status evq_tokens_prepare(struct evq_tokens *tokens, const struct evq_p
     enum evq_status status =
         evq_memory_resize(memory, &tokens->positions_block, numbers, "positions", err);
     if (status == EVQ_OK) {
+        status = evq_memory_resize(memory, &tokens->lengths_block, numbers, "lengths", err);
+    }
+    if (status == EVQ_OK) {
         status = evq_memory_resize(memory, &tokens->blocks_block,
                                    rows * sizeof(struct evq_query_block), "query blocks", err);
     }
@@ -20,6 +23,7 @@ enum evq_status evq_tokens_prepare(struct evq_tokens *tokens, const struct evq_p
     }
     if (status == EVQ_OK) {
         tokens->positions = tokens->positions_block.data;
+        tokens->lengths = tokens->lengths_block.data;
         tokens->blocks = tokens->blocks_block.data;
         tokens->scored_rows = tokens->rows_block.data;
         tokens->scored_first = tokens->scores_block.data;
@@ -30,6 +34,7 @@ enum evq_status evq_tokens_prepare(struct evq_tokens *tokens, const struct evq_p
 void evq_tokens_release(struct evq_tokens *tokens, struct evq_memory *memory)
 {
     evq_memory_release(memory, &tokens->positions_block);
+    evq_memory_release(memory, &tokens->lengths_block);
     evq_memory_release(memory, &tokens->blocks_block);
     evq_memory_release(memory, &tokens->rows_block);
     evq_memory_release(memory, &tokens->scores_block);
@@ -44,6 +49,7 @@ void evq_tokens_read(struct evq_tokens *tokens, const struct evq_batch *batch, i
         const int32_t length = batch->starts[s + 1] - start;
         for (int32_t i = 0; i < length; i++) {
             tokens->positions[start + i] = i;
+            tokens->lengths[start + i] = length;
         }
         for (int32_t first = 0; first < length; first += queries) {
             tokens->blocks[tokens->block_count++] = (struct evq_query_block){

@@ -14,8 +14,9 @@ struct evq_query_block {
 };
 
 struct evq_tokens {
-    struct evq_block positions_block, blocks_block, rows_block, scores_block;
-    int32_t *positions; // The position of each row.
+    struct evq_block positions_block, lengths_block, blocks_block, rows_block, scores_block;
+    int32_t *positions; // The position of each row,
+    int32_t *lengths;   // and the length of its sequence.
     struct evq_query_block *blocks;
     int32_t block_count;
     int32_t *scored_rows;  // Ascending; each row once.

@@ -21,6 +21,7 @@ struct tile_shape {
     uint32_t in_bytes; // Bytes between rows.
     int64_t out_stride;
     int32_t heads, group;       // Query heads, and how many of them share a key head.
+    int32_t step;               // Columns from one head to the next.
     int64_t to_keys, to_values; // Distances from a row's first query head.
     int32_t window;
     float scale; // Converts scores to exponents of two; above 0.
@@ -280,7 +281,8 @@ __global__ static void __launch_bounds__(THREADS)
     const struct evq_attention_tile at = tiles[blockIdx.x / shape.heads];
     const int32_t head = (int32_t)(blockIdx.x % shape.heads);
     const evq_bf16 *sequence = row_at(in, at.row, shape.in_bytes);
-    const evq_bf16 *key_rows = sequence + shape.to_keys + (int64_t)(head / shape.group) * SIZE;
+    const evq_bf16 *key_rows =
+        sequence + shape.to_keys + (int64_t)(head / shape.group) * shape.step;
     const evq_bf16 *value_rows = key_rows + shape.to_values - shape.to_keys;
     const int32_t end = at.first + at.count; // No query sees a key after this one.
     const int32_t low =
@@ -298,9 +300,9 @@ __global__ static void __launch_bounds__(THREADS)
         kept.total[s][0] = kept.total[s][1] = 0.0f;
     }
     int32_t key = low / BLOCK * BLOCK;
-    copy_rows<SIZE, T::QUERIES>(queries,
-                                row_at(sequence + (int64_t)head * SIZE, at.first, shape.in_bytes),
-                                shape.in_bytes, at.count);
+    copy_rows<SIZE, T::QUERIES>(
+        queries, row_at(sequence + (int64_t)head * shape.step, at.first, shape.in_bytes),
+        shape.in_bytes, at.count);
     copy_rows<SIZE, BLOCK>(keys, row_at(key_rows, key, shape.in_bytes), shape.in_bytes, end - key);
     evq_copy_close();
     for (; key < end; key += BLOCK) {
@@ -384,12 +386,15 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            cudaStream_t stream, struct evq_error *err)
 {
     const double log2_e = 1.4426950408889634;
+    const bool mixed = op->step > op->n; // Keys and values stand behind the queries of their head.
     const struct tile_shape shape = {(uint32_t)((uint64_t)in->stride * sizeof(evq_bf16)),
                                      out->stride,
                                      op->heads,
                                      op->heads / op->kv_heads,
-                                     (int64_t)op->heads * op->n,
-                                     (int64_t)(op->heads + op->kv_heads) * op->n,
+                                     mixed ? op->step : op->n,
+                                     mixed ? op->n : (int64_t)op->heads * op->n,
+                                     mixed ? 2 * (int64_t)op->n
+                                           : (int64_t)(op->heads + op->kv_heads) * op->n,
                                      op->window,
                                      (float)((double)op->scale * log2_e)};
     cudaError_t code = cudaErrorInvalidValue;

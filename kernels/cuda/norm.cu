@@ -169,8 +169,8 @@ enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
                                 struct evq_error *err)
 {
     const bool centred = op->kind == EVQ_OP_LAYER_NORM;
-    const int32_t column = centred ? 0 : op->column;
-    const struct norm_shape shape = {in->stride, out->stride, rows,       centred ? 1 : op->heads,
+    const int32_t column = op->column;
+    const struct norm_shape shape = {in->stride, out->stride, rows,       op->heads,
                                      op->n,      centred,     op->epsilon};
     const bool fours = shape.heads == 1 && op->n % 4 == 0 && column % 4 == 0 &&
                        in->stride % 4 == 0 && out->stride % 4 == 0;

@@ -55,6 +55,67 @@ enum evq_status evq_gate_launch(const struct evq_cuda_rows *in, int32_t rows, in
     return evq_cuda_status(cudaGetLastError(), "gate launch", err);
 }
 
+template <typename In>
+__global__ static void __launch_bounds__(EVQ_THREADS)
+    add_kernel(const In *in, int64_t in_stride, int64_t count, int32_t n, float scale,
+               const float *residual, int64_t residual_stride, float *out, int64_t out_stride)
+{
+    for (int64_t at = (int64_t)blockIdx.x * EVQ_THREADS + threadIdx.x; at < count;
+         at += (int64_t)gridDim.x * EVQ_THREADS) {
+        const int64_t row = at / n;
+        const int64_t c = at % n;
+        out[row * out_stride + c] =
+            scale * evq_get(in + row * in_stride + c) + residual[row * residual_stride + c];
+    }
+}
+
+enum evq_status evq_add_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n, float scale,
+                               const struct evq_cuda_rows *residual,
+                               const struct evq_cuda_rows *out, cudaStream_t stream,
+                               struct evq_error *err)
+{
+    const int64_t count = (int64_t)rows * n;
+
+    assert(n > 0);
+    assert(!residual->bf16 && !out->bf16);
+    if (count == 0) {
+        return EVQ_OK;
+    }
+    evq_typed(in, [&](auto type) {
+        typedef decltype(type) In;
+        EVQ_LAUNCH(add_kernel<In>, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
+                   evq_at<In>(in, 0), in->stride, count, n, scale, evq_at<float>(residual, 0),
+                   residual->stride, evq_at<float>(out, 0), out->stride);
+    });
+    return evq_cuda_status(cudaGetLastError(), "add launch", err);
+}
+
+__global__ static void __launch_bounds__(EVQ_THREADS)
+    cap_kernel(float *values, int64_t stride, int64_t count, int32_t n, float scale, float cap)
+{
+    for (int64_t at = (int64_t)blockIdx.x * EVQ_THREADS + threadIdx.x; at < count;
+         at += (int64_t)gridDim.x * EVQ_THREADS) {
+        float *value = values + at / n * stride + at % n;
+        const float x = *value * scale;
+        *value = cap > 0.0f ? tanhf(x / cap) * cap : x;
+    }
+}
+
+enum evq_status evq_cap_launch(const struct evq_cuda_rows *values, int32_t rows, int32_t n,
+                               float scale, float cap, cudaStream_t stream, struct evq_error *err)
+{
+    const int64_t count = (int64_t)rows * n;
+
+    assert(n > 0);
+    assert(!values->bf16);
+    if (count == 0) {
+        return EVQ_OK;
+    }
+    EVQ_LAUNCH(cap_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
+               evq_at<float>(values, 0), values->stride, count, n, scale, cap);
+    return evq_cuda_status(cudaGetLastError(), "cap launch", err);
+}
+
 template <typename T, int V>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     activate_kernel(T *values, int64_t stride, int64_t parts, int32_t n,

@@ -19,6 +19,7 @@ static bool stays_fp32(const struct evq_plan *plan, int32_t buffer)
         const struct evq_op *op = &plan->ops[i];
         const bool touched = op->in == buffer || op->out == buffer;
         stays = (op->kind == EVQ_OP_GEMM && op->residual == buffer) ||
+                (op->kind == EVQ_OP_ADD && (op->residual == buffer || op->out == buffer)) ||
                 (op->kind == EVQ_OP_CROSS_ENTROPY && touched) ||
                 (op->kind == EVQ_OP_SQUARED_ERROR && touched);
     }
@@ -205,9 +206,9 @@ static enum evq_status prepare_tokens(struct evq_cuda_state *state, const struct
 
     enum evq_status status = evq_cuda_block_grow(state, &state->tokens, bytes, "tokens", err);
     if (status == EVQ_OK) {
-        status = evq_cuda_block_grow(state, &state->positions, bytes, "positions", err);
+        status = evq_cuda_block_grow(state, &state->positions, 2 * bytes, "positions", err);
     }
-    int32_t *grown = realloc(state->positions_host, bytes);
+    int32_t *grown = realloc(state->positions_host, 2 * bytes);
     if (grown == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "positions of %d rows", (int)plan->rows_max);
     }

@@ -8,6 +8,14 @@
 
 enum { PAIRS = 4 }; // Pairs of a head that a lane holds.
 
+__device__ static inline int64_t line_of(const struct evq_cuda_rope *rope, const int32_t *positions,
+                                         int64_t row)
+{
+    const bool far = rope->d_lengths != nullptr && rope->d_lengths[row] > rope->near;
+
+    return (int64_t)positions[row] + (far ? rope->near : 0);
+}
+
 /* LANES lanes for each head and one block for each row, so that all heads use the same cosines and
  * sines. */
 template <typename T, int LANES>
@@ -18,7 +26,8 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     const int32_t at = threadIdx.x % LANES * PAIRS;
     const int32_t at_once = blockDim.x / LANES;
     T *row = values + blockIdx.x * stride + at;
-    const float *turns = rope.d_rope_table + (int64_t)positions[blockIdx.x] * (2 * half) + at;
+    const float *turns =
+        rope.d_rope_table + line_of(&rope, positions, blockIdx.x) * (2 * half) + at;
     float cosines[PAIRS], sines[PAIRS];
 
     evq_load(turns, cosines);
@@ -61,8 +70,8 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-/* For any other size: one warp for each head of each row. It norms some heads, and then rotates the
- * pairs (i, i + n / 2). */
+/* For any other shape: one warp for each head of each row. It norms some heads, and then rotates
+ * their pairs. */
 template <typename T>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     rope_kernel(T *values, int64_t stride, int32_t rows, const int32_t *positions,
@@ -70,7 +79,9 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
 {
     const int64_t items = (int64_t)rows * rope.heads;
     const int32_t lane = threadIdx.x % EVQ_WARP;
-    const int32_t half = rope.n / 2;
+    const int32_t half = rope.turned / 2;
+    const int32_t apart = rope.neighbours ? 1 : half; // Distance of the values of a pair,
+    const int32_t next = rope.neighbours ? 2 : 1;     // and of pairs.
 
     for (int64_t item = (int64_t)blockIdx.x * EVQ_WARPS + threadIdx.x / EVQ_WARP; item < items;
          item += (int64_t)gridDim.x * EVQ_WARPS) {
@@ -78,9 +89,9 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         const int32_t head = (int32_t)(item % rope.heads);
         const bool first = head < rope.first_heads;
         const float *norm = first ? rope.d_first_norm : rope.d_rest_norm;
-        T *low = values + row * stride + (int64_t)head * rope.n;
-        T *high = low + half;
-        const float *cosines = rope.d_rope_table + (int64_t)positions[row] * rope.n;
+        T *low = values + row * stride + (int64_t)head * rope.step;
+        T *high = low + apart;
+        const float *cosines = rope.d_rope_table + line_of(&rope, positions, row) * rope.turned;
         const float *sines = cosines + half;
         float scale = 1.0f;
         if (norm != nullptr) { // All lanes of a warp take the same branch.
@@ -94,10 +105,11 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
                                  (first ? rope.first_epsilon : rope.rest_epsilon));
         }
         for (int32_t i = lane; i < half; i += EVQ_WARP) {
-            const float x = evq_get(low + i) * (norm != nullptr ? scale * norm[i] : 1.0f);
-            const float y = evq_get(high + i) * (norm != nullptr ? scale * norm[half + i] : 1.0f);
-            evq_set(low + i, x * cosines[i] - y * sines[i]);
-            evq_set(high + i, y * cosines[i] + x * sines[i]);
+            const int32_t c = i * next;
+            const float x = evq_get(low + c) * (norm != nullptr ? scale * norm[i] : 1.0f);
+            const float y = evq_get(high + c) * (norm != nullptr ? scale * norm[half + i] : 1.0f);
+            evq_set(low + c, x * cosines[i] - y * sines[i]);
+            evq_set(high + c, y * cosines[i] + x * sines[i]);
         }
     }
 }
@@ -120,7 +132,8 @@ template <typename T>
 static void launch(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
                    const struct evq_cuda_rope *rope, cudaStream_t stream)
 {
-    const bool whole = rope->column % PAIRS == 0 && stride % PAIRS == 0;
+    const bool whole = rope->column % PAIRS == 0 && stride % PAIRS == 0 &&
+                       rope->turned == rope->n && rope->step == rope->n && !rope->neighbours;
 
     switch (whole ? rope->n : 0) {
     case 32:
@@ -141,14 +154,18 @@ enum evq_status evq_rope_launch(const struct evq_cuda_rows *values, int32_t rows
                                 const int32_t *d_positions, const struct evq_cuda_rope *rope,
                                 cudaStream_t stream, struct evq_error *err)
 {
-    assert(rope->n % 2 == 0);
+    struct evq_cuda_rope given = *rope;
+
+    given.turned = rope->turned != 0 ? rope->turned : rope->n;
+    given.step = rope->step != 0 ? rope->step : rope->n;
+    assert(given.turned % 2 == 0);
     assert(rope->d_rope_table != nullptr);
     if (rows == 0 || rope->heads == 0) {
         return EVQ_OK;
     }
     evq_typed(values, [&](auto type) {
         typedef decltype(type) T;
-        launch(evq_at<T>(values, rope->column), values->stride, rows, d_positions, rope, stream);
+        launch(evq_at<T>(values, rope->column), values->stride, rows, d_positions, &given, stream);
     });
     return evq_cuda_status(cudaGetLastError(), "turn launch", err);
 }

@@ -7,9 +7,9 @@
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
 
-/* Computes the position of each row in its sequence, and the attention tiles. Tiles with the most
- * keys come first, so that the processors of the device finish together. Returns the number of
- * tiles. */
+/* Computes the position of each row in its sequence, its length, and the attention tiles. Tiles
+ * with the most keys come first, so that the processors of the device finish together. Returns the
+ * number of tiles. */
 static int32_t read_sequences(struct evq_cuda_state *state, const struct evq_batch *batch)
 {
     const int32_t queries = state->tile_queries;
@@ -21,6 +21,7 @@ static int32_t read_sequences(struct evq_cuda_state *state, const struct evq_bat
         longest = length > longest ? length : longest;
         for (int32_t r = 0; r < length; r++) {
             state->positions_host[batch->starts[s] + r] = r;
+            state->positions_host[batch->rows + batch->starts[s] + r] = length;
         }
     }
     if (queries == 0) {
@@ -47,7 +48,7 @@ static enum evq_status copy_tokens(struct evq_cuda_state *state, const struct ev
     const size_t scores = (size_t)batch->scores * sizeof(int32_t);
 
     enum evq_status status = evq_cuda_copy_in(state, state->positions.d_data, state->positions_host,
-                                              rows, "copy positions", err);
+                                              2 * rows, "copy positions", err);
     if (status == EVQ_OK && tiles > 0) {
         status = evq_cuda_copy_in(state, state->tiles.d_data, state->tiles_host,
                                   (size_t)tiles * sizeof(*state->tiles_host), "copy tiles", err);

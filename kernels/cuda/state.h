@@ -74,7 +74,7 @@ struct evq_cuda_state {
     struct evq_cuda_block narrowed;         // fp32 rows, rounded to bf16 for a product.
     struct evq_cuda_block workspace;        // The workspace of cuBLASLt.
     struct evq_cuda_block logits, gathered; // For a chunk of scores.
-    int32_t *positions_host;                // [rows_max].
+    int32_t *positions_host;                // [2 * rows_max]: positions of rows, then lengths.
     struct evq_attention_tile *tiles_host;  // [rows_max].
     void *h_results;                        // Pinned.
     size_t h_result_bytes;

@@ -181,6 +181,8 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
     const int32_t *d_targets = (const int32_t *)state->labels.d_data + first;
     struct evq_row_result *d_results = (struct evq_row_result *)state->results.d_data + first;
     const float *d_bias = vector_of(state, op->bias);
+    const float scale = op->scale != 0.0f ? op->scale : 1.0f;
+    const bool caps = op->scale != 0.0f || op->cap > 0.0f;
     bool done = true;
 
     enum evq_status status =
@@ -203,6 +205,9 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
         if (status == EVQ_OK && !done) {
             status = evq_error_set(err, EVQ_E_DEVICE, "cuBLASLt has no way to compute logits");
         }
+        if (status == EVQ_OK && caps) {
+            status = evq_cap_launch(&logits, count, op->n, scale, op->cap, state->stream, err);
+        }
         return status == EVQ_OK ? evq_logsum_launch(&logits, count, op->n, d_bias, d_targets,
                                                     d_results, state->stream, err)
                                 : status;
@@ -211,6 +216,9 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
     if (status == EVQ_OK) {
         status = evq_bias_activate_launch(logits.d_data, count, op->n, d_bias, EVQ_ACT_NONE,
                                           state->stream, err);
+    }
+    if (status == EVQ_OK && caps) {
+        status = evq_cap_launch(&logits, count, op->n, scale, op->cap, state->stream, err);
     }
     return status == EVQ_OK ? evq_cross_entropy_launch(&logits, count, op->n, d_targets, 0,
                                                        d_results, state->stream, err)
@@ -232,8 +240,9 @@ static enum evq_status run_score(struct evq_cuda_state *state, const struct evq_
 
 bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op)
 {
-    return op->kind == EVQ_OP_ATTENTION && op->scale > 0.0f && state->buffers[op->in].bf16 &&
-           state->buffers[op->out].bf16 && evq_attention_tile_queries(op->n) > 0;
+    return op->kind == EVQ_OP_ATTENTION && op->scale > 0.0f && op->cap == 0.0f && op->weight < 0 &&
+           state->buffers[op->in].bf16 && state->buffers[op->out].bf16 &&
+           evq_attention_tile_queries(op->n) > 0;
 }
 
 static enum evq_status run_attention(struct evq_cuda_state *state, const struct evq_op *op,
@@ -246,7 +255,8 @@ static enum evq_status run_attention(struct evq_cuda_state *state, const struct 
         return evq_attention_tiles_launch(&in, state->tiles.d_data, tiles, op, &out, state->stream,
                                           err);
     }
-    return evq_attention_launch(&in, rows, state->positions.d_data, op, &out, state->stream, err);
+    return evq_attention_launch(&in, rows, state->positions.d_data, op,
+                                vector_of(state, op->weight), &out, state->stream, err);
 }
 
 /* In bf16, two adjacent norms of heads, in place, and the ROPE after them are one pass. A single
@@ -262,6 +272,10 @@ static size_t read_rope(const struct evq_cuda_state *state, size_t number,
         *rope = (struct evq_cuda_rope){.n = op->n,
                                        .heads = op->heads,
                                        .column = op->column,
+                                       .turned = op->k,
+                                       .step = op->step,
+                                       .neighbours = op->neighbours,
+                                       .near = op->near,
                                        .d_rope_table = evq_cuda_rope_table_of(state, op)};
         return 1;
     }
@@ -274,7 +288,10 @@ static size_t read_rope(const struct evq_cuda_state *state, size_t number,
     if (rest->kind != EVQ_OP_RMS_NORM || rest->in != op->in || rest->out != op->in ||
         rest->n != op->n || rest->column != op->column + op->heads * op->n ||
         rotation->kind != EVQ_OP_ROPE || rotation->in != op->in || rotation->n != op->n ||
-        rotation->column != op->column || rotation->heads != op->heads + rest->heads) {
+        rotation->column != op->column || rotation->heads != op->heads + rest->heads ||
+        (rotation->k != 0 && rotation->k != op->n) || rotation->step > op->n ||
+        rotation->neighbours || state->weights[op->weight].columns != op->n ||
+        state->weights[rest->weight].columns != op->n) {
         return 0;
     }
     *rope = (struct evq_cuda_rope){.n = op->n,
@@ -285,8 +302,30 @@ static size_t read_rope(const struct evq_cuda_state *state, size_t number,
                                    .d_rest_norm = vector_of(state, rest->weight),
                                    .first_epsilon = op->epsilon,
                                    .rest_epsilon = rest->epsilon,
+                                   .near = rotation->near,
                                    .d_rope_table = evq_cuda_rope_table_of(state, rotation)};
     return 3;
+}
+
+/* Heads with weights of their own are normed one after another. */
+static enum evq_status run_norm(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
+                                struct evq_error *err)
+{
+    const struct evq_cuda_rows in = rows_of(state, op->in);
+    const struct evq_cuda_rows out = rows_of(state, op->out);
+    const float *d_bias = op->kind == EVQ_OP_LAYER_NORM ? vector_of(state, op->bias) : NULL;
+    const bool own = state->weights[op->weight].columns > op->n;
+    struct evq_op one = *op;
+    enum evq_status status = EVQ_OK;
+
+    one.heads = own ? 1 : op->heads;
+    for (int32_t h = 0; h < op->heads && status == EVQ_OK; h += one.heads) {
+        one.column = op->column + h * op->n;
+        status = evq_norm_launch(
+            &in, rows, &one, vector_of(state, op->weight) + (own ? (size_t)h * (size_t)op->n : 0),
+            d_bias, &out, state->stream, err);
+    }
+    return status;
 }
 
 static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
@@ -294,7 +333,6 @@ static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_o
 {
     const struct evq_cuda_rows in = rows_of(state, op->in);
     const struct evq_cuda_rows out = rows_of(state, op->out);
-    const float *d_weight = vector_of(state, op->weight);
     const float *d_bias = vector_of(state, op->bias);
     cudaStream_t stream = state->stream;
 
@@ -306,8 +344,11 @@ static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_o
     }
     case EVQ_OP_LAYER_NORM:
     case EVQ_OP_RMS_NORM:
-        return evq_norm_launch(&in, rows, op, d_weight,
-                               op->kind == EVQ_OP_LAYER_NORM ? d_bias : NULL, &out, stream, err);
+        return run_norm(state, op, rows, err);
+    case EVQ_OP_ADD: {
+        const struct evq_cuda_rows residual = rows_of(state, op->residual);
+        return evq_add_launch(&in, rows, op->n, op->scale, &residual, &out, stream, err);
+    }
     case EVQ_OP_GATE:
         return evq_gate_launch(&in, rows, op->n, op->activation, &out, stream, err);
     default:
@@ -325,6 +366,9 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
     const size_t turned = read_rope(state, number, &rope);
     *ret_next = number + (turned > 0 ? turned : 1);
     if (turned > 0) {
+        const struct evq_op *rotation = op + turned - 1;
+        const int32_t *d_lengths = (const int32_t *)state->positions.d_data + batch->rows;
+        rope.d_lengths = rotation->far_frequencies != NULL ? d_lengths : NULL;
         return evq_rope_launch(&in, batch->rows, state->positions.d_data, &rope, state->stream,
                                err);
     }

@@ -36,10 +36,17 @@ enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
 /* What is done to heads in place: RMS_NORM of some, then ROPE of all. */
 struct evq_cuda_rope {
     int32_t n, heads, column;
+    int32_t turned,
+        step;        // Rotated values of a head, and columns between heads; 0: n. With norms: 0.
+    bool neighbours; // As in struct evq_op.
     int32_t first_heads; // So many heads are scaled by first_norm, and the rest by rest_norm.
     const float *d_first_norm, *d_rest_norm; // [n]; both NULL: no norm.
     float first_epsilon, rest_epsilon;
-    const float *d_rope_table; // [positions, n]: n / 2 cosines, then n / 2 sines.
+    const float *d_rope_table; // Lines of as many cosines as pairs, then sines.
+    // The line is the row's position, plus `near` in a sequence of more tokens than that. NULL:
+    // always the position.
+    const int32_t *d_lengths;
+    int32_t near;
 };
 
 enum evq_status evq_rope_launch(const struct evq_cuda_rows *values, int32_t rows,
@@ -52,11 +59,11 @@ enum evq_status evq_rope_table_launch(const float *d_frequencies, int32_t half, 
                                       float scale, float *d_rope_table, cudaStream_t stream,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* For any head of at most EVQ_ATTENTION_SIZE_MAX values. */
+/* For any head of at most EVQ_ATTENTION_SIZE_MAX values. d_sinks may be NULL. */
 enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t rows,
                                      const int32_t *d_positions, const struct evq_op *op,
-                                     const struct evq_cuda_rows *out, cudaStream_t stream,
-                                     struct evq_error *err) EVQ_CHECK_RESULT;
+                                     const float *d_sinks, const struct evq_cuda_rows *out,
+                                     cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Queries [first, first + count) of the sequence whose first row is `row`. */
 struct evq_attention_tile {
@@ -66,9 +73,9 @@ struct evq_attention_tile {
 /* Most queries in a tile for heads of `size` values; 0: tiles do not support this size. */
 int32_t evq_attention_tile_queries(int32_t size);
 
-/* bf16 rows, with products on tensor cores and a scale above 0. The tiles are in the order in which
- * they should begin. Each first is a multiple of the tile size in use, which may be any multiple of
- * 64 up to evq_attention_tile_queries(). */
+/* bf16 rows, with products on tensor cores, a scale above 0, no cap and no sinks. The tiles are in
+ * the order in which they should begin. Each first is a multiple of the tile size in use, which may
+ * be any multiple of 64 up to evq_attention_tile_queries(). */
 enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            const struct evq_attention_tile *d_tiles, int32_t tiles,
                                            const struct evq_op *op, const struct evq_cuda_rows *out,
@@ -79,6 +86,17 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
 enum evq_status evq_gate_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
                                 enum evq_activation activation, const struct evq_cuda_rows *out,
                                 cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* out[rows, n] = scale * in + residual; residual and out are fp32. */
+enum evq_status evq_add_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n, float scale,
+                               const struct evq_cuda_rows *residual,
+                               const struct evq_cuda_rows *out, cudaStream_t stream,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* fp32 values x become scale * x, and then cap * tanh(x / cap) if cap is above 0. */
+enum evq_status evq_cap_launch(const struct evq_cuda_rows *values, int32_t rows, int32_t n,
+                               float scale, float cap, cudaStream_t stream,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* values[rows, n] = act(values), in place. */
 enum evq_status evq_activate_launch(const struct evq_cuda_rows *values, int32_t rows, int32_t n,

@@ -146,6 +146,9 @@ __device__ static inline void evq_activate(float (&x)[V], enum evq_activation ac
     case EVQ_ACT_RELU: // Written so that a NaN is kept.
         evq_each(x, [](float v) { return v < 0.0f ? 0.0f : v; });
         break;
+    case EVQ_ACT_RELU2:
+        evq_each(x, [](float v) { return v < 0.0f ? 0.0f : v * v; });
+        break;
     case EVQ_ACT_TANH:
         evq_each(x, [](float v) { return tanhf(v); });
         break;

@@ -4,8 +4,8 @@
  *   compare [--device N] [--seed N] [--small] [--repeats N] [--dump DIRECTORY] [--part NAME]
  * A device that fails the self-check is held to the rest all the same: that says which operation it
  * is. --part: one group of cases alone (samples, products, lookups, norms, ropes, attentions,
- * gates, models), for where a fault of one ends the process for all that follow. exit 0: all within
- * tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
+ * options, gates, models), for where a fault of one ends the process for all that follow. exit 0:
+ * all within tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
  */
 #include "tests/gpu/compare.h"
 

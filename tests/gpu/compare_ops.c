@@ -30,8 +30,8 @@ enum {
 };
 
 static const char *const names[EVQ_OP_COUNT] = {
-    "product",   "embedding", "layer norm", "RMS norm",      "rope",
-    "attention", "gate",      "score",      "cross-entropy", "squared error"};
+    "product", "embedding", "layer norm", "RMS norm",      "rope",         "attention",
+    "gate",    "sum",       "score",      "cross-entropy", "squared error"};
 
 struct op_case {
     struct evq_op op; // in, out, weight, bias and residual follow from what is below.
@@ -394,6 +394,50 @@ static void attentions(struct tally *tally)
     attention(tally, 64, heads[1], 0, 0.0f);
 }
 
+/* What only some model families use. */
+static void options(struct tally *tally)
+{
+    static const struct op_case cases[] = {
+        {.op = {.kind = EVQ_OP_ROPE, .n = 64, .heads = 3, .k = 32, .scale = 1.0f}, .in = 192},
+        {.op = {.kind = EVQ_OP_ROPE, .n = 64, .heads = 3, .neighbours = true, .scale = 1.2f},
+         .in = 192},
+        {.op = {.kind = EVQ_OP_ROPE, .n = 32, .heads = 2, .k = 8, .step = 96, .scale = 1.0f},
+         .in = 192},
+        {.op = {.kind = EVQ_OP_LAYER_NORM, .n = 24, .heads = 4, .column = 8, .epsilon = 1e-5f},
+         .in = 104,
+         .weight_rows = 1,
+         .weight_columns = 96},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct op_case wanted = cases[i];
+        wanted.out = wanted.in;
+        wanted.in_place = true;
+        case_run(tally, &wanted);
+    }
+    for (int i = 0; i < 8; i++) {
+        const int32_t n = i % 2 == 0 ? 64 : 12;
+        const bool mixed = i / 2 % 2 == 1;
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ATTENTION,
+                                                 .n = n,
+                                                 .heads = 4,
+                                                 .kv_heads = mixed ? 4 : 2,
+                                                 .step = mixed ? 3 * n : 0,
+                                                 .window = i == 3 ? 7 : 0,
+                                                 .cap = i > 3 ? 1.5f : 0.0f,
+                                                 .scale = 1.0f / sqrtf((float)n)},
+                                          .in = (mixed ? 12 : 8) * n,
+                                          .out = 4 * n,
+                                          .weight_rows = i % 3 == 0 ? 1 : 0,
+                                          .weight_columns = 4});
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ADD, .n = n, .scale = 0.22f},
+                                          .in = n,
+                                          .out = n,
+                                          .in_place = mixed,
+                                          .residual = true});
+    }
+}
+
 static void gates(struct tally *tally)
 {
     static const int32_t widths[] = {1, 31, 344};
@@ -417,6 +461,7 @@ int compare_ops(const struct sides *sides)
                   {"lookups", "embeddings, positions", lookups},
                   {"norms", "layer norms, RMS norms, of rows and heads", norms},
                   {"ropes", "rotary positions", ropes},
+                  {"options", "partial rotation, mixed heads, caps, sinks, sums", options},
                   {"attentions", "causal attention, shared heads, windows", attentions},
                   {"gates", "gated activations", gates}};
     int faults = 0;

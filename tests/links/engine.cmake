@@ -1,5 +1,6 @@
 evq_test_link(test_kernels_cpu evq_kernels_cpu)
 evq_test_link(test_kernels_tokens evq_kernels_cpu)
+evq_test_link(test_kernels_options evq_kernels_cpu)
 evq_test_link(test_kernels_decoder evq_kernels_cpu)
 evq_test_link(test_kernels_refusals evq_kernels_cpu)
 evq_test_link(test_kernels_weights evq_kernels_cpu)

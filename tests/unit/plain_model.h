@@ -136,6 +136,57 @@ static inline void prepare(void *state, const struct model *model)
     }
 }
 
+/* Buffer 1 gets random values: each row is another row of an embedding. */
+static inline struct model *model_of_inputs(const int32_t *lengths, int32_t columns)
+{
+    struct model *model = model_new(lengths, 2);
+    const int32_t table = slot(model, model->batch.rows, columns, 1.0f);
+
+    for (int32_t row = 0; row < model->batch.rows; row++) {
+        model->tokens[row] = row;
+    }
+    model->columns[0] = 1;
+    model->columns[1] = columns;
+    model->plan.buffer_count = 3;
+    add(model, (struct evq_op){.kind = EVQ_OP_EMBEDDING,
+                               .out = 1,
+                               .weight = table,
+                               .bias = -1,
+                               .n = columns,
+                               .scale = 1.0f});
+    return model;
+}
+
+/* Ends the plan with squared errors of n columns of a buffer to what plain loops give. */
+static inline void check_buffer(void *state, struct model *model, int32_t buffer, int32_t n,
+                                double tolerance)
+{
+    const int32_t rows = model->batch.rows;
+    const size_t columns = (size_t)model->columns[buffer];
+    double **wanted = plain_run(&model->plan, &model->batch, model->weights, NULL);
+    float *targets = malloc(((size_t)rows * (size_t)n + 1) * sizeof(*targets));
+    struct evq_row_result *results = calloc((size_t)rows + 1, sizeof(*results));
+    struct evq_error err = {0};
+
+    for (int32_t r = 0; r < rows; r++) {
+        for (int32_t c = 0; c < n; c++) {
+            targets[r * n + c] = (float)wanted[buffer][(size_t)r * columns + (size_t)c];
+        }
+    }
+    add(model,
+        (struct evq_op){.kind = EVQ_OP_SQUARED_ERROR, .in = buffer, .out = -1, .n = n, .bias = -1});
+    model->batch.targets = targets;
+    prepare(state, model);
+    assert_int_equal(cpu->exec(state, &model->batch, results, &err), EVQ_OK);
+    for (int32_t r = 0; r < rows; r++) {
+        assert_near(results[r].abs_loss / n, 0.0, tolerance);
+        assert_near(results[r].loss / n, 0.0, tolerance * tolerance * 4.0);
+    }
+    plain_free(wanted, model->plan.buffer_count);
+    free(results);
+    free(targets);
+}
+
 /* The first of the instruction sets to test; the last is evq_machine_isa(). */
 static inline int isa_lowest(void)
 {

@@ -24,6 +24,8 @@ static double plain_activate(double x, enum evq_activation activation)
     switch (activation) {
     case EVQ_ACT_RELU:
         return x < 0.0 ? 0.0 : x;
+    case EVQ_ACT_RELU2:
+        return x < 0.0 ? 0.0 : x * x;
     case EVQ_ACT_TANH:
         return tanh(x);
     case EVQ_ACT_GELU_ERF:
@@ -75,9 +77,11 @@ static double plain_product(const struct plain *plain, const struct evq_op *op, 
     return sum;
 }
 
+/* One head of a range; its weights begin at the column `first`. */
 static void plain_norm(const struct plain *plain, const struct evq_op *op, const double *in,
-                       double *out, int32_t n)
+                       double *out, int32_t first)
 {
+    const int32_t n = op->n;
     const bool centred = op->kind == EVQ_OP_LAYER_NORM;
     double mean = 0.0;
     double squares = 0.0;
@@ -89,24 +93,33 @@ static void plain_norm(const struct plain *plain, const struct evq_op *op, const
     }
     const double scale = 1.0 / sqrt(squares + (double)op->epsilon);
     for (int32_t c = 0; c < n; c++) {
-        out[c] = (in[c] - mean) * scale * plain_weight(plain, op->weight, 0, c, 1.0) +
+        out[c] = (in[c] - mean) * scale * plain_weight(plain, op->weight, 0, first + c, 1.0) +
                  (centred ? plain_weight(plain, op->bias, 0, c, 0.0) : 0.0);
     }
 }
 
-static void plain_rope(const struct evq_op *op, double *row, int32_t position)
+static void plain_rope(const struct evq_op *op, double *row, int32_t position, int32_t length)
 {
-    const int32_t half = op->n / 2;
+    const bool far = op->far_frequencies != NULL && length > op->near;
+    const float *frequencies = far ? op->far_frequencies : op->frequencies;
+    const int32_t half = (op->k != 0 ? op->k : op->n) / 2;
     for (int32_t h = 0; h < op->heads; h++) {
-        double *head = row + op->column + (size_t)h * (size_t)op->n;
+        double *head = row + op->column + (size_t)h * (size_t)(op->step != 0 ? op->step : op->n);
         for (int32_t i = 0; i < half; i++) {
-            const double angle = (double)((float)position * op->frequencies[i]);
-            const double a = head[i];
-            const double b = head[i + half];
-            head[i] = (a * cos(angle) - b * sin(angle)) * (double)op->scale;
-            head[i + half] = (b * cos(angle) + a * sin(angle)) * (double)op->scale;
+            double *x = op->neighbours ? head + (size_t)2 * (size_t)i : head + i;
+            double *y = op->neighbours ? x + 1 : x + half;
+            const double angle = (double)((float)position * frequencies[i]);
+            const double a = *x;
+            const double b = *y;
+            *x = (a * cos(angle) - b * sin(angle)) * (double)op->scale;
+            *y = (b * cos(angle) + a * sin(angle)) * (double)op->scale;
         }
     }
+}
+
+static double plain_cap(double x, float cap)
+{
+    return cap > 0.0f ? (double)cap * tanh(x / (double)cap) : x;
 }
 
 static void plain_attention(const struct plain *plain, const struct evq_op *op, int32_t row)
@@ -117,11 +130,16 @@ static void plain_attention(const struct plain *plain, const struct evq_op *op, 
     double *weights = calloc((size_t)(row + 1), sizeof(*weights));
 
     for (int32_t h = 0; h < op->heads; h++) {
-        const size_t key = (size_t)(op->heads + h / (op->heads / op->kv_heads)) * (size_t)op->n;
-        const size_t value = key + (size_t)op->kv_heads * (size_t)op->n;
-        const double *q = plain_row(plain, op->in, row) + (size_t)h * (size_t)op->n;
+        const size_t n = (size_t)op->n;
+        const bool mixed = op->step > op->n;
+        const size_t query = (size_t)h * (mixed ? 3 * n : n);
+        const size_t key =
+            mixed ? query + n : (size_t)(op->heads + h / (op->heads / op->kv_heads)) * n;
+        const size_t value = key + (mixed ? n : (size_t)op->kv_heads * n);
+        const double *q = plain_row(plain, op->in, row) + query;
         double *out = plain_row(plain, op->out, row) + (size_t)h * (size_t)op->n;
-        double top = -INFINITY;
+        const double sink = plain_weight(plain, op->weight, 0, h, -INFINITY);
+        double top = sink;
         double sum = 0.0;
         for (int32_t j = low; j <= row; j++) {
             weights[j] = 0.0;
@@ -129,8 +147,10 @@ static void plain_attention(const struct plain *plain, const struct evq_op *op, 
                 weights[j] +=
                     (double)op->scale * q[d] * plain_row(plain, op->in, j)[key + (size_t)d];
             }
+            weights[j] = plain_cap(weights[j], op->cap);
             top = fmax(top, weights[j]);
         }
+        sum = exp(sink - top);
         for (int32_t j = low; j <= row; j++) {
             weights[j] = exp(weights[j] - top);
             sum += weights[j];
@@ -155,6 +175,8 @@ static void plain_score(const struct plain *plain, const struct evq_op *op)
         int32_t best = 0;
         for (int32_t c = 0; c < op->n; c++) {
             logits[c] = plain_product(plain, op, in, c);
+            logits[c] *= op->scale != 0.0f ? (double)op->scale : 1.0;
+            logits[c] = plain_cap(logits[c], op->cap);
             best = logits[c] > logits[best] ? c : best;
         }
         for (int32_t c = 0; c < op->n; c++) {
@@ -172,8 +194,10 @@ static void plain_score(const struct plain *plain, const struct evq_op *op)
 static void plain_op_row(const struct plain *plain, const struct evq_op *op, int32_t row)
 {
     const struct evq_batch *batch = plain->batch;
-    const int32_t position =
-        batch->starts != NULL ? row - batch->starts[plain_sequence(batch, row)] : 0;
+    const int32_t sequence = batch->starts != NULL ? plain_sequence(batch, row) : 0;
+    const int32_t position = batch->starts != NULL ? row - batch->starts[sequence] : 0;
+    const int32_t length =
+        batch->starts != NULL ? batch->starts[sequence + 1] - batch->starts[sequence] : 1;
     double *in = plain_row(plain, op->in, row);
     double *out = op->out >= 0 ? plain_row(plain, op->out, row) : NULL;
 
@@ -192,16 +216,20 @@ static void plain_op_row(const struct plain *plain, const struct evq_op *op, int
         }
         break;
     case EVQ_OP_LAYER_NORM:
-        plain_norm(plain, op, in, out, op->n);
-        break;
     case EVQ_OP_RMS_NORM:
         for (int32_t h = 0; h < op->heads; h++) {
             const size_t at = (size_t)op->column + (size_t)h * (size_t)op->n;
-            plain_norm(plain, op, in + at, out + at, op->n);
+            const bool own = plain->plan->slots[op->weight].columns > op->n;
+            plain_norm(plain, op, in + at, out + at, own ? h * op->n : 0);
         }
         break;
     case EVQ_OP_ROPE:
-        plain_rope(op, in, position);
+        plain_rope(op, in, position, length);
+        break;
+    case EVQ_OP_ADD:
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] = (double)op->scale * in[c] + plain_row(plain, op->residual, row)[c];
+        }
         break;
     case EVQ_OP_ATTENTION:
         plain_attention(plain, op, row);

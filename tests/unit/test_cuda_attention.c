@@ -98,7 +98,8 @@ static void launch(const struct table *in, const struct batch *batch, const stru
                                         &err),
              &err);
     } else {
-        must(evq_attention_launch(&in->rows, batch->rows, d_positions, op, &out->rows, NULL, &err),
+        must(evq_attention_launch(&in->rows, batch->rows, d_positions, op, NULL, &out->rows, NULL,
+                                  &err),
              &err);
     }
     table_read(out);

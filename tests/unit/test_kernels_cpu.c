@@ -384,8 +384,8 @@ static void activations_stay_within_their_stated_errors(void **unused)
     for (int isa = 0; isa <= (int)evq_machine_isa(); isa++) {
         const struct evq_kernels *kernels = evq_kernels_of((enum evq_isa)isa);
         for (int a = 0; a < EVQ_ACT_COUNT; a++) {
-            const bool by_units =
-                a == EVQ_ACT_TANH || a == EVQ_ACT_SIGMOID || a == EVQ_ACT_NONE || a == EVQ_ACT_RELU;
+            const bool by_units = a == EVQ_ACT_TANH || a == EVQ_ACT_SIGMOID || a == EVQ_ACT_NONE ||
+                                  a == EVQ_ACT_RELU || a == EVQ_ACT_RELU2;
             double worst = 0.0;
             memcpy(out, in, POINTS * sizeof(*out));
             kernels->activate(out, 0, 1, POINTS, (enum evq_activation)a);

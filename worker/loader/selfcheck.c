@@ -34,6 +34,7 @@ static const struct evq_op token_ops[] = {
      .weight = 2,
      .bias = 3,
      .n = WIDTH,
+     .heads = 1,
      .epsilon = 1e-5f},
     {.kind = EVQ_OP_GEMM, .in = 2, .out = 3, .weight = 4, .bias = 5, .n = 4 * HEAD, .k = WIDTH},
     {.kind = EVQ_OP_RMS_NORM,

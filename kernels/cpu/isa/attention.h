@@ -76,6 +76,13 @@ static void attention_mask(const struct evq_attention *at, int32_t key, float *s
     }
 }
 
+static void attention_cap(const struct evq_attention *at, float *scores, int32_t keys)
+{
+    for (int32_t i = 0; i < keys * PANEL; i += LANES) {
+        vec_store(scores + i, vec_tanh(vec_load(scores + i) / at->cap) * at->cap);
+    }
+}
+
 /* Turns scores into exponentials, and rescales the sums so far to the new largest score. */
 static void attention_weigh(const struct evq_attention *at, const struct attention_parts *parts,
                             int32_t keys)
@@ -154,9 +161,9 @@ static void attention_run(const struct evq_attention *at)
 
     attention_queries(at, &parts);
     memset(parts.values, 0, (size_t)at->size * PANEL * sizeof(float));
-    memset(parts.sums, 0, PANEL * sizeof(float));
-    for (int32_t i = 0; i < PANEL; i++) {
-        parts.tops[i] = -INFINITY;
+    for (int32_t i = 0; i < PANEL; i++) { // The sink is a key before all others.
+        parts.tops[i] = at->sink;
+        parts.sums[i] = at->sink == -INFINITY ? 0.0f : 1.0f;
     }
     for (int32_t key = low / KEYS * KEYS; key < end; key += KEYS) {
         const int32_t keys = end - key < KEYS ? end - key : KEYS;
@@ -164,6 +171,9 @@ static void attention_run(const struct evq_attention *at)
         const bool whole =
             key + keys <= at->first + 1 && (at->window == 0 || end - 1 - key < at->window);
         attention_scores(at, &parts, at->k + at_key, keys);
+        if (at->cap > 0.0f) {
+            attention_cap(at, parts.scores, keys);
+        }
         for (int32_t j = 0; j < keys && !whole; j++) {
             attention_mask(at, key + j, parts.scores + (size_t)j * PANEL);
         }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "kernels/cpu/isa/vecmath.h"
+#include "kernels/cpu/kernels.h"
 
 static void rows_activate(float *values, size_t stride, int32_t rows, int32_t n,
                           enum evq_activation activation)
@@ -107,25 +108,69 @@ static void rows_rms_norm(const float *in, size_t in_stride, int32_t rows, int32
     }
 }
 
-static void rows_rope(float *values, size_t stride, int32_t rows, int32_t heads, int32_t n,
-                      const float *turns, const int32_t *positions)
+/* Rotates the pairs (i, i + half). */
+static void row_turn_halves(float *low, int32_t half, const float *cosines, const float *sines)
 {
-    const int32_t half = n / 2;
+    float *high = low + half;
+
+    for (int32_t c = 0; c < half; c += LANES) {
+        const vec a = row_part(low, c, half);
+        const vec b = row_part(high, c, half);
+        const vec cosine = row_part(cosines, c, half);
+        const vec sine = row_part(sines, c, half);
+        row_part_store(low, c, half, a * cosine - b * sine);
+        row_part_store(high, c, half, b * cosine + a * sine);
+    }
+}
+
+/* Rotates the pairs (2 i, 2 i + 1). */
+static void row_turn_neighbours(float *head, int32_t half, const float *cosines, const float *sines)
+{
+    for (int32_t i = 0; i < half; i++) {
+        const float a = head[2 * i];
+        const float b = head[2 * i + 1];
+        head[2 * i] = a * cosines[i] - b * sines[i];
+        head[2 * i + 1] = b * cosines[i] + a * sines[i];
+    }
+}
+
+static void rows_rope(float *values, size_t stride, int32_t rows, const struct evq_turn *turn)
+{
+    const int32_t half = turn->n / 2;
 
     for (int32_t r = 0; r < rows; r++) {
-        const float *cosines = turns + (size_t)positions[r] * (size_t)n;
-        const float *sines = cosines + half;
-        for (int32_t h = 0; h < heads; h++) {
-            float *low = values + (size_t)r * stride + (size_t)h * (size_t)n;
-            float *high = low + half;
-            for (int32_t c = 0; c < half; c += LANES) {
-                const vec a = row_part(low, c, half);
-                const vec b = row_part(high, c, half);
-                const vec cosine = row_part(cosines, c, half);
-                const vec sine = row_part(sines, c, half);
-                row_part_store(low, c, half, a * cosine - b * sine);
-                row_part_store(high, c, half, b * cosine + a * sine);
+        const float *cosines = turn->table + (size_t)turn->lines[r] * (size_t)turn->n;
+        for (int32_t h = 0; h < turn->heads; h++) {
+            float *head = values + (size_t)r * stride + (size_t)h * (size_t)turn->step;
+            if (turn->neighbours) {
+                row_turn_neighbours(head, half, cosines, cosines + half);
+            } else {
+                row_turn_halves(head, half, cosines, cosines + half);
             }
+        }
+    }
+}
+
+/* Behind n it uses the rows' spare room, like the activations. */
+static void rows_add(const float *in, size_t in_stride, int32_t rows, int32_t n, float scale,
+                     const float *residual, size_t residual_stride, float *out, size_t out_stride)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        for (int32_t c = 0; c < n; c += LANES) {
+            const vec sum = vec_load(in + (size_t)r * in_stride + c) * scale +
+                            vec_load(residual + (size_t)r * residual_stride + c);
+            vec_store(out + (size_t)r * out_stride + c, sum);
+        }
+    }
+}
+
+static void rows_cap(float *values, size_t stride, int32_t rows, int32_t n, float scale, float cap)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        float *row = values + (size_t)r * stride;
+        for (int32_t c = 0; c < n; c += LANES) {
+            const vec x = vec_load(row + c) * scale;
+            vec_store(row + c, cap > 0.0f ? vec_tanh(x / cap) * cap : x);
         }
     }
 }

@@ -25,5 +25,7 @@ const struct evq_kernels EVQ_KERNELS_TABLE = {
     .layer_norm = rows_layer_norm,
     .rms_norm = rows_rms_norm,
     .rope = rows_rope,
+    .add = rows_add,
+    .cap = rows_cap,
     .logsum = logsum_take,
 };

@@ -89,6 +89,9 @@ static inline vec vec_activate(vec x, enum evq_activation activation)
     switch (activation) {
     case EVQ_ACT_RELU:
         return vec_select(x < 0.0f, (vec){0}, x); // Written so that a NaN is kept.
+    case EVQ_ACT_RELU2:
+        x = vec_select(x < 0.0f, (vec){0}, x);
+        return x * x;
     case EVQ_ACT_TANH:
         return vec_tanh(x);
     case EVQ_ACT_GELU_ERF:
