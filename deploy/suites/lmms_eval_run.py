@@ -4,7 +4,7 @@
 A command evaluator with `results: lmms-eval` (docs/lmms.md). The request comes as JSON in the job's parameter `lmms`, which
 evalq-gateway fills; no shell sees any of it. lmms-eval writes into $EVALQ_RESULT, where the worker reads the metrics; its
 files are then copied to where the client looks, if that lies beneath one of the directories of $EVALQ_LMMS_OUTPUT. Tasks of your
-own lie in $EVALQ_LMMS_INCLUDE.
+own lie in $EVALQ_LMMS_INCLUDE, a directory that can be missing.
 
     lmms_eval_run.py --catalog FILE     writes the names of all tasks and models, for the gateway's /tasks and /models
 """
@@ -67,8 +67,9 @@ def command_of(request, checkpoint, output):
         words += ["--multi_gpu" if os.environ.get("CUDA_VISIBLE_DEVICES") else "--cpu"]
     words += ["-m", "lmms_eval", f"--model={request['model']}", f"--tasks={','.join(request['tasks'])}"]
     words += [f"--output_path={output}"]
-    if os.environ.get("EVALQ_LMMS_INCLUDE"):
-        words.append(f"--include_path={os.environ['EVALQ_LMMS_INCLUDE']}")
+    own_tasks = os.environ.get("EVALQ_LMMS_INCLUDE", "")
+    if os.path.isdir(own_tasks):
+        words.append(f"--include_path={own_tasks}")
     args = model_args(request, checkpoint)
     if args:
         words.append(f"--model_args={args}")

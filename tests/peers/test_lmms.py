@@ -43,7 +43,7 @@ def shipped_suite() -> str:
     with open(os.path.join(SUITES, "lmms.yaml"), encoding="utf-8") as file:
         lines = [line for line in file.read().splitlines() if not line.startswith("#") and "needs: {gpus: 1}" not in line]
     text = "\n".join(lines).replace("/etc/evalq", SUITES).replace("/opt/lmms-eval/bin/python3", "$PYTHON").replace("/data", "$OUT")
-    text = text.replace("env: {EVALQ_LMMS_OUTPUT: $OUT}", "env: {EVALQ_LMMS_OUTPUT: $OUT, EVALQ_LMMS_INCLUDE: $OUT/tasks, OMP_NUM_THREADS: '1'}")
+    text = text.replace(f"EVALQ_LMMS_INCLUDE: {SUITES}/tasks", "EVALQ_LMMS_INCLUDE: $OUT/tasks, OMP_NUM_THREADS: '1'")
     return text + "\n    gpus_as_needs: false\nworker: {slots: 2, devices: cpu, threads: 1}\n"
 
 
