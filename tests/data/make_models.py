@@ -1,11 +1,12 @@
 """Makes tests/data/models: a tiny random model of every family as Transformers saves it, and beside each the
 log-probabilities of a few tokens by a float64 forward of Transformers' code on the same weights.
 
-python tests/data/make_models.py (torch, transformers); what it wrote is kept, so that CI needs no Python for it.
+python tests/data/make_models.py [NAME ...] (torch, transformers); what it wrote is kept, so that CI needs no Python for it.
 """
 
 import os
 import shutil
+import sys
 
 import torch
 import transformers
@@ -23,6 +24,9 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 6}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.0, 1.25], "long_factor": [2.0, 3.5]}
+LAYERS = ["sliding_attention", "full_attention"]
+NEOX = {key: value for key, value in COMMON.items() if key != "num_key_value_heads"}
 
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=VOCABULARY, n_layer=2, n_head=4, n_embd=16, n_positions=24, **ENDS), "float32"),
@@ -31,6 +35,23 @@ MODELS = {
     "mistral": ("Mistral", dict(COMMON, sliding_window=5), "float32"),
     "qwen2": ("Qwen2", dict(COMMON, tie_word_embeddings=True), "bfloat16"),
     "qwen3": ("Qwen3", dict(COMMON, head_dim=6), "float32"),
+    "arcee": ("Arcee", dict(COMMON, mlp_bias=True), "bfloat16"),
+    "cohere": ("Cohere", dict(COMMON, use_qk_norm=True, logit_scale=0.25), "bfloat16"),
+    "cohere2": ("Cohere2", dict(COMMON, sliding_window=5, layer_types=LAYERS), "bfloat16"),
+    "exaone4": ("Exaone4", dict(COMMON, sliding_window=5, layer_types=LAYERS), "bfloat16"),
+    "gemma2": ("Gemma2", dict(COMMON, head_dim=6, sliding_window=5, attn_logit_softcapping=2.0), "bfloat16"),
+    "gemma3": ("Gemma3Text", dict(COMMON, head_dim=6, sliding_window=5, layer_types=LAYERS), "bfloat16"),
+    "glm4": ("Glm4", dict(COMMON, head_dim=8), "bfloat16"),
+    "gpt_neox": ("GPTNeoX", dict(NEOX, rotary_pct=0.5), "bfloat16"),
+    "granite": (
+        "Granite",
+        dict(COMMON, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=8.0),
+        "bfloat16",
+    ),
+    "olmo3": ("Olmo3", dict(COMMON, sliding_window=5, layer_types=LAYERS), "bfloat16"),
+    "phi3": ("Phi3", dict(COMMON, original_max_position_embeddings=12, rope_parameters=LONGROPE), "bfloat16"),
+    "smollm3": ("SmolLM3", dict(COMMON, no_rope_layers=[1, 0]), "bfloat16"),
+    "starcoder2": ("Starcoder2", dict(COMMON), "bfloat16"),
     "gemma": ("Gemma", dict(COMMON, head_dim=10, num_key_value_heads=1), "bfloat16"),
 }
 
@@ -39,7 +60,8 @@ def make(name, family, values, dtype):
     folder = os.path.join(HERE, name)
     shutil.rmtree(folder, ignore_errors=True)
     config = getattr(transformers, f"{family}Config")(**values)
-    model = getattr(transformers, f"{family}{'LMHeadModel' if family == 'GPT2' else 'ForCausalLM'}")(config).eval()
+    kinds = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
+    model = getattr(transformers, kinds.get(family, f"{family}ForCausalLM"))(config).eval()
     generator = torch.Generator().manual_seed(len(name))
     for parameter in model.parameters():
         centre, spread = (1.0, 0.3) if parameter.dim() == 1 else (0.0, 0.3)
@@ -62,5 +84,5 @@ def make(name, family, values, dtype):
 
 
 if __name__ == "__main__":
-    for name, (family, values, dtype) in MODELS.items():
-        make(name, family, values, dtype)
+    for name in sys.argv[1:] or MODELS:
+        make(name, *MODELS[name])

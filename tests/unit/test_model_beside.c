@@ -11,7 +11,8 @@ static void models_forced_family_is_checked_against_the_type(void **state)
         const char *type, *family, *words; // words "": accepted.
     } cases[] = {
         {"own_llama", "llama", ""},
-        {"smollm3", "llama", ""},
+        {"smollm4", "llama", ""},
+        {"smollm3", "llama", "of type smollm3, not llama: leave out"},
         {"own_llama", "gemma", "own_llama, which computes otherwise than gemma"},
         {"helium", "llama", "helium, which computes otherwise than llama, as its rotary"},
         {"ernie4_5", "mistral", "ernie4_5, which computes otherwise than mistral"},

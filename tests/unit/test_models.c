@@ -2,8 +2,10 @@
  * (tests/data/make_models.py), and what is refused, by name. */
 #include "model_fixture.h"
 
-static const char *const families[] = {"gpt2",  "llama", "llama_yarn", "mistral",
-                                       "qwen2", "qwen3", "gemma"};
+static const char *const families[] = {"arcee",   "cohere", "cohere2",    "exaone4", "gemma",
+                                       "gemma2",  "gemma3", "glm4",       "gpt2",    "gpt_neox",
+                                       "granite", "llama",  "llama_yarn", "mistral", "olmo3",
+                                       "phi3",    "qwen2",  "qwen3",      "smollm3", "starcoder2"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 static void read_expected(const char *name, struct text *text)
@@ -89,8 +91,9 @@ static const struct edit edits[] = {
      EVQ_E_INVALID,
      {"LlamaForCausalLM", "its model_type is mistral", "family"}},
     {"llama", "\"model_type\": \"llama\"", "\"model_type\": null", EVQ_OK, {""}},
-    {"llama", "\"llama3\"", "\"dynamic\"", EVQ_E_UNSUPPORTED, {"'dynamic'", "yarn"}},
-    {"llama", "\"llama3\"", "\"longrope\"", EVQ_E_UNSUPPORTED, {"'longrope'", "llama3"}},
+    {"llama", "\"llama3\"", "\"dynamic\"", EVQ_OK, {""}},
+    {"llama", "\"llama3\"", "\"axial\"", EVQ_E_UNSUPPORTED, {"'axial'", "yarn"}},
+    {"llama", "\"llama3\"", "\"longrope\"", EVQ_E_INVALID, {"rope_parameters.short_factor.0"}},
     {"llama", "\"llama3\"", "3", EVQ_E_INVALID, {"rope_parameters.rope_type", "text"}},
     {"llama", "\"factor\": 8.0,", "", EVQ_E_INVALID, {"rope_parameters.factor"}},
     {"llama", "\"factor\": 8.0", "\"factor\": -8.0", EVQ_E_INVALID, {"'-8.0'", "above zero"}},
@@ -180,9 +183,9 @@ static const struct edit edits[] = {
      {"differ by the type of layer"}},
     {"llama", // Beside rope_parameters: Transformers takes rope_scaling.
      "\"use_cache\": true",
-     "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}",
+     "\"rope_scaling\": {\"type\": \"axial\", \"factor\": 2.0}",
      EVQ_E_UNSUPPORTED,
-     {"'dynamic'"}},
+     {"'axial'"}},
     {"llama", "\"use_cache\": true", "\"rope_scaling\": {}", EVQ_OK, {""}},
     {"llama",
      "\"use_cache\": true",
@@ -280,6 +283,37 @@ static const struct edit edits[] = {
      EVQ_OK,
      {""}},
     {"gpt2", "\"use_cache\": true", "\"multi_query\": true", EVQ_E_UNSUPPORTED, {"gpt2 family"}},
+    {"phi3", "\"rope_type\": \"longrope\"", "\"rope_type\": \"su\"", EVQ_OK, {""}},
+    {"phi3", "1.0,\n      1.25", "1.0", EVQ_E_INVALID, {"short_factor.1 is not known"}},
+    {"phi3", "1.25", "-2", EVQ_E_INVALID, {"short_factor.1", "'-2'"}},
+    {"phi3",
+     "\"partial_rotary_factor\": 1.0",
+     "\"partial_rotary_factor\": 1.5",
+     EVQ_E_UNSUPPORTED,
+     {"partial_rotary_factor is 1.5", "at most 1"}},
+    {"phi3",
+     "\"partial_rotary_factor\": 1.0",
+     "\"partial_rotary_factor\": 0.25",
+     EVQ_E_UNSUPPORTED,
+     {"1 of their values rotate", "even"}},
+    {"gemma3", "\"full_attention\": {", "\"full\": {", EVQ_E_UNSUPPORTED, {"rope_parameters.full"}},
+    {"gemma3",
+     "\"use_bidirectional_attention\": false",
+     "\"use_bidirectional_attention\": true",
+     EVQ_E_UNSUPPORTED,
+     {"use_bidirectional_attention is true"}},
+    {"gemma2",
+     "\"attn_logit_softcapping\": 2.0",
+     "\"attn_logit_softcapping\": -2.0",
+     EVQ_E_INVALID,
+     {"attn_logit_softcapping", "'-2.0'"}},
+    {"cohere", "\"use_qk_norm\": true", "\"use_qk_norm\": false", EVQ_E_INVALID, {"no place"}},
+    {"smollm3", "\"no_rope_layers\": [", "\"no_rope_layers\": [7, ", EVQ_E_INVALID, {"'7'"}},
+    {"gpt_neox",
+     "\"use_cache\": true",
+     "\"num_key_value_heads\": 2",
+     EVQ_E_UNSUPPORTED,
+     {"num_key_value_heads is 2", "gpt_neox family"}},
 };
 
 static void models_refuse_what_they_are_not(void **state)

@@ -1,5 +1,6 @@
 #include "worker/models/config_keys.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,13 +134,17 @@ static const char *const rope[] = {"attention_factor",
                                    "factor",
                                    "finetuned",
                                    "high_freq_factor",
+                                   "llama_4_scaling_beta",
+                                   "long_factor",
                                    "low_freq_factor",
+                                   "max_position_embeddings",
                                    "mscale",
                                    "mscale_all_dim",
                                    "original_max_position_embeddings",
                                    "partial_rotary_factor",
                                    "rope_theta",
                                    "rope_type",
+                                   "short_factor",
                                    "truncate",
                                    "type",
                                    NULL};
@@ -184,6 +189,24 @@ static bool is_neutral(const struct evq_model_value *value)
         }
     }
     return false;
+}
+
+/* Whether a key inside rope_parameters is known. Some are lists, and some are in a group for a type
+ * of layer. */
+static bool is_of_rope(const char *key)
+{
+    static const char *const layers[] = {"full_attention", "sliding_attention"};
+    char name[64];
+
+    for (size_t i = 0; i < sizeof(layers) / sizeof(layers[0]); i++) {
+        const size_t bytes = strlen(layers[i]);
+        if (strncmp(key, layers[i], bytes) == 0 && (key[bytes] == '.' || key[bytes] == '\0')) {
+            key += bytes + (key[bytes] == '.');
+            break;
+        }
+    }
+    (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(key, "."), key);
+    return key[0] == '\0' || is_in(name, rope);
 }
 
 static void refuse(struct evq_model_config *config, const char *family,
@@ -233,7 +256,7 @@ void evq_config_keys_check(struct evq_model_config *config, const char *family,
                              strncmp(values[i + 1].name, value->name, strlen(value->name)) != 0 ||
                              values[i + 1].name[strlen(value->name)] != '.'));
         const bool known =
-            inside ? !turns || is_in(key, rope)
+            inside ? !turns || is_of_rope(key)
                    : is_in(key, keys) || is_in(key, more) || is_harmless(key) || is_neutral(value);
         if (!known && !empty) {
             refuse(config, family, value);

@@ -21,6 +21,7 @@ static const struct {
     {"silu", EVQ_ACT_SILU},
     {"swish", EVQ_ACT_SILU},
     {"relu", EVQ_ACT_RELU},
+    {"relu2", EVQ_ACT_RELU2},
     {"tanh", EVQ_ACT_TANH},
     {"sigmoid", EVQ_ACT_SIGMOID},
 };
@@ -39,10 +40,13 @@ enum evq_activation evq_decoder_activation(struct evq_model_config *config, cons
     evq_error_escape(word, strlen(word), shown, sizeof(shown));
     evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
                             "%s is '%s', expected gelu_new, gelu_pytorch_tanh, gelu, quick_gelu, "
-                            "silu, relu, tanh or sigmoid",
+                            "silu, relu, relu2, tanh or sigmoid",
                             name, shown);
     return EVQ_ACT_NONE;
 }
+
+const char *const evq_decoder_options[] = {"family",      "key",    "base",     "adapter", "prefix",
+                                           "config_path", "ignore", "ignore.#", NULL};
 
 /* Whether the checkpoint has the embedding under the name with the prefix `inside`. */
 static bool stands_inside(const struct evq_model_request *request,
@@ -64,6 +68,20 @@ static bool stands_inside(const struct evq_model_request *request,
     return status != EVQ_E_NOT_FOUND;
 }
 
+/* The first tensor whose name ends so; NULL: there is none. */
+static const struct evq_tensor *find_ending(const struct evq_checkpoint *checkpoint,
+                                            const char *name)
+{
+    for (size_t i = 0; i < checkpoint->tensor_count && name != NULL; i++) {
+        const struct evq_tensor *tensor = &checkpoint->tensors[i];
+        const size_t bytes = strlen(tensor->name);
+        if (bytes >= strlen(name) && strcmp(tensor->name + bytes - strlen(name), name) == 0) {
+            return tensor;
+        }
+    }
+    return NULL;
+}
+
 /* Conv1D stores [in, out]. A matrix that is not square shows which form the checkpoint has. */
 static bool stands_transposed(const struct evq_checkpoint *checkpoint,
                               const struct evq_decoder_names *names,
@@ -71,16 +89,20 @@ static bool stands_transposed(const struct evq_checkpoint *checkpoint,
 {
     const char *name = evq_arena_printf(arena, "%s0.%s.weight", names->layer, names->qkv);
     const int64_t rows = ((int64_t)shape->heads + 2 * (int64_t)shape->kv_heads) * shape->head_dim;
+    const struct evq_tensor *tensor = find_ending(checkpoint, name);
 
-    for (size_t i = 0; i < checkpoint->tensor_count && name != NULL; i++) {
-        const struct evq_tensor *tensor = &checkpoint->tensors[i];
-        const size_t bytes = strlen(tensor->name);
-        if (bytes >= strlen(name) && strcmp(tensor->name + bytes - strlen(name), name) == 0) {
-            return tensor->rank == 2 && tensor->shape[0] == shape->hidden &&
-                   tensor->shape[1] == rows;
-        }
-    }
-    return false;
+    return tensor != NULL && tensor->rank == 2 && tensor->shape[0] == shape->hidden &&
+           tensor->shape[1] == rows;
+}
+
+static const char *head_of(const struct evq_model_request *request,
+                           const struct evq_decoder_names *names, struct evq_arena *arena)
+{
+    const char *name =
+        names->other_head != NULL ? evq_arena_printf(arena, "%s.weight", names->other_head) : NULL;
+
+    return name != NULL && find_ending(request->checkpoint, name) != NULL ? names->other_head
+                                                                          : names->head;
 }
 
 /* Checks that products of the shape cannot overflow below, and refuses what no family handles. */
@@ -102,10 +124,11 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
         evq_model_config_refuse(config, EVQ_E_LIMIT, "%d heads of %d values are too wide",
                                 (int)shape->heads, (int)shape->head_dim);
     }
-    if (shape->frequencies != NULL && shape->head_dim % 2 != 0) {
+    if (shape->rope != NULL && (shape->rope->turned < 2 || shape->rope->turned % 2 != 0)) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
-                                "heads are %d wide, expected an even number for rotary positions",
-                                (int)shape->head_dim);
+                                "heads are %d wide and %d of their values rotate, expected an even "
+                                "number from 2 on",
+                                (int)shape->head_dim, (int)shape->rope->turned);
     }
     if (!evq_model_config_flag(config, "is_causal", true)) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
@@ -174,7 +197,7 @@ static enum evq_status find_weights(struct evq_decoder_plan *plan, struct evq_mo
                                     struct evq_error *err)
 {
     const bool tied = plan->shape->tied;
-    const char *head = tied ? evq_arena_printf(plan->arena, "%s.weight", plan->names->head) : NULL;
+    const char *head = tied ? evq_arena_printf(plan->arena, "%s.weight", plan->head) : NULL;
 
     const enum evq_status status = evq_weights_find(plan->request, plan->wanted, plan->wanted_count,
                                                     head, plan->names->buffers, model, err);
@@ -207,6 +230,7 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
     }
     if (status == EVQ_OK) {
         plan.inside = stands_inside(request, plan.names, plan.arena) ? plan.names->inside : "";
+        plan.head = head_of(request, plan.names, plan.arena);
         plan.transposed = plan.names->conv1d &&
                           stands_transposed(request->checkpoint, plan.names, &shape, plan.arena);
         status = evq_decoder_plan_make(&plan, model, err);
@@ -218,7 +242,7 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
     return status;
 }
 
-enum evq_status evq_decoder_check(const struct evq_model_family *family,
+enum evq_status evq_decoder_check(const struct evq_decoder_kind *kind,
                                   const struct evq_task_config *task, struct evq_error *err)
 {
     struct evq_model_config *config = NULL;
@@ -228,7 +252,7 @@ enum evq_status evq_decoder_check(const struct evq_model_family *family,
     enum evq_status status = arena != NULL ? evq_model_config_open(NULL, task, &config, err)
                                            : evq_error_set(err, EVQ_E_NOMEM, "model options");
     if (status == EVQ_OK) {
-        family->decoder->read(config, arena, &shape);
+        kind->read(config, arena, &shape);
         status = evq_model_config_fault(config, err);
     }
     evq_model_config_free(config);

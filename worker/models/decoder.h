@@ -20,12 +20,31 @@ struct evq_decoder_names {
     const char *query, *key, *value;
     const char *query_norm, *key_norm;
     const char *attention_out;
-    const char *mlp_norm;
+    const char *attention_post_norm; // The norm of what the attention adds to the stream.
+    const char *mlp_norm;            // NULL in parallel blocks: it is the attention's.
+    const char *gate_up;             // Gate and up in one tensor; otherwise:
     const char *gate, *up, *down;
+    const char *mlp_post_norm;
     const char *final_norm;
-    const char *head;
-    const char *const *buffers; // Endings of names that are not weights, NULL-terminated.
-    bool conv1d;                // The layers' matrices may be [in, out]; the shape of qkv shows it.
+    const char *head, *other_head; // Two names of the head; the second may be NULL.
+    const char *const *buffers;    // Endings of names that are not weights, NULL-terminated.
+    bool conv1d; // The layers' matrices may be [in, out]; the shape of qkv shows it.
+};
+
+struct evq_rope {   // Rotary positions. The arrays are in the model's arena.
+    int32_t turned; // So many values of each head rotate, in pairs.
+    bool neighbours;
+    float scale; // Factor of cosine and sine.
+    // For each pair. far_frequencies is for sequences of more than `near` tokens; NULL: none.
+    const float *frequencies, *far_frequencies;
+    int32_t near;
+};
+
+enum evq_qk_norm { // How queries and keys are normed before the rotation.
+    EVQ_QK_NORM_NONE,
+    EVQ_QK_NORM_HEADS, // An RMS norm of each head.
+    EVQ_QK_NORM_OWN,   // A layer norm of each head, which has weights of its own.
+    EVQ_QK_NORM_WHOLE  // An RMS norm of all heads together.
 };
 
 struct evq_decoder { // The shape of one model. Zero: the model lacks the feature.
@@ -38,38 +57,43 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     bool norm_one_plus; // The norms scale by 1 + weight.
     // attention_bias is the one of the output projection.
     bool norm_bias, qkv_bias, attention_bias, mlp_bias;
-    bool qk_norm; // Each head of queries and keys is normed before the rotation.
+    enum evq_qk_norm qk_norm;
+    bool qkv_mixed; // The tensor qkv has the queries, keys and values of one head after another.
     bool gated;
-    bool tied;                // The head is the embedding.
-    float embedding_scale;    // 0 means 1.
-    float attention_scale;    // 0 means 1 / sqrt(head_dim).
-    bool scale_by_layer;      // The scale is divided by the number of the layer, counted from 1.
-    const float *frequencies; // Rotary positions: head_dim / 2 values in the model's arena.
-    float rope_scale;         // Factor of cosine and sine.
-    int32_t window;           // 0: no window.
-    const bool *windowed;     // Which layers have the window, in the model's arena; NULL: all.
+    bool parallel;         // Both blocks of a layer read what the layer gets, and are added to it.
+    bool tied;             // The head is the embedding.
+    float embedding_scale; // 0 means 1.
+    float residual_scale;  // Factor of what a block adds to the stream; 0 means 1.
+    float attention_scale; // 0 means 1 / sqrt(head_dim).
+    float attention_cap, logit_scale, logit_cap; // As in struct evq_op: 0 changes nothing.
+    bool scale_by_layer; // The attention's scale is divided by the layer's number, from 1 on.
+    const struct evq_rope *rope;        // NULL: no rotary positions.
+    const struct evq_rope *window_rope; // For layers with a window; NULL: the same.
+    const bool *turns;                  // Which layers rotate, in the model's arena; NULL: all.
+    int32_t window;                     // 0: no window.
+    const bool *windowed; // Which layers have the window, in the model's arena; NULL: all.
 };
 
-/* Model options that every decoder has, for the option list of a family. */
-#define EVQ_DECODER_OPTIONS                                                                        \
-    "family", "key", "base", "adapter", "prefix", "config_path", "ignore", "ignore.#"
+/* Model options that every decoder has besides the keys of its configuration, NULL-terminated. */
+extern const char *const evq_decoder_options[];
 
 struct evq_decoder_kind {
     const struct evq_decoder_names *names;
     // Keys of config.json that read() handles, NULL-terminated; more_keys may be NULL. A file with
-    // other keys is refused (worker/models/config_keys.h).
+    // other keys is refused (worker/models/config_keys.h). Single values may also be options.
     const char *const *keys, *const *more_keys;
     /* Fills in decoder, which is zeroed; arena is the model's. Faults are kept in config. */
     void (*read)(struct evq_model_config *config, struct evq_arena *arena,
                  struct evq_decoder *decoder);
 };
 
-/* Functions for struct evq_model_family. */
-enum evq_status evq_decoder_check(const struct evq_model_family *family,
-                                  const struct evq_task_config *task, struct evq_error *err);
+/* Checks the values of the `model` options before there is a checkpoint. */
+enum evq_status evq_decoder_check(const struct evq_decoder_kind *kind,
+                                  const struct evq_task_config *task,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_decoder_build(const struct evq_model_family *family,
                                   const struct evq_model_request *request, struct evq_model *model,
-                                  struct evq_error *err);
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Reads an activation by its name in configurations ("gelu_new"). An unknown name is a fault. */
 enum evq_activation evq_decoder_activation(struct evq_model_config *config, const char *name,

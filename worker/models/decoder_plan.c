@@ -2,17 +2,33 @@
 
 #include <math.h>
 
-#define LAYER_OPS    11
-#define LAYER_SLOTS  14
-#define LAYER_WANTED 20
+#define LAYER_OPS    18
+#define LAYER_SLOTS  16
+#define LAYER_WANTED 22
 #define OUTER        8 // Most operations, slots and tensors outside the layers.
 
-enum { TOKENS, STREAM, NORMED, QKV, ATTENDED, WIDE, GATED, BUFFER_COUNT };
+// ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds.
+enum { TOKENS, STREAM, NORMED, ASIDE, QKV, ATTENDED, WIDE, GATED, BRANCH, BUFFER_COUNT };
 
 struct part { // Some rows of a matrix that are a tensor of their own.
     const char *name;
     int32_t rows;
 };
+
+static bool has_window(const struct evq_decoder *decoder, int32_t layer)
+{
+    return decoder->window > 0 && (decoder->windowed == NULL || decoder->windowed[layer]);
+}
+
+/* The rotary positions of the layer, or NULL. */
+static const struct evq_rope *rope_of(const struct evq_decoder *decoder, int32_t layer)
+{
+    if (decoder->turns != NULL && !decoder->turns[layer]) {
+        return NULL;
+    }
+    return decoder->window_rope != NULL && has_window(decoder, layer) ? decoder->window_rope
+                                                                      : decoder->rope;
+}
 
 /* Makes "inside layers.3.part.weight"; layer -1: no layer. */
 static const char *tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
@@ -99,15 +115,17 @@ static void add_gemm(struct evq_decoder_plan *plan, int32_t layer, const struct 
     add_op(plan, &op);
 }
 
-static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name)
+/* Norms hidden values of a buffer; in may be out. */
+static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name, int32_t in,
+                     int32_t out)
 {
     const struct evq_decoder *shape = plan->shape;
     const struct part part = {name, shape->hidden};
     const enum evq_source_kind kind =
         shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
     struct evq_op op = {.kind = shape->layer_norm ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
-                        .in = STREAM,
-                        .out = NORMED,
+                        .in = in,
+                        .out = out,
                         .bias = -1,
                         .n = shape->hidden,
                         .heads = 1,
@@ -120,33 +138,67 @@ static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *n
     add_op(plan, &op);
 }
 
-static void add_head_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name,
-                          int32_t column, int32_t heads)
+/* Norms the heads of queries or keys, from a column on. */
+static void add_qk_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name,
+                        int32_t column, int32_t heads)
 {
     const struct evq_decoder *shape = plan->shape;
-    const struct part part = {name, shape->head_dim};
+    const bool own = shape->qk_norm == EVQ_QK_NORM_OWN;
+    const bool whole = shape->qk_norm == EVQ_QK_NORM_WHOLE;
+    const struct part part = {name, own || whole ? heads * shape->head_dim : shape->head_dim};
     const enum evq_source_kind kind =
         shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
-    const int32_t weight = add_vector(plan, layer, &part, 1, "weight", kind);
+    struct evq_op op = {.kind = own ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
+                        .in = QKV,
+                        .out = QKV,
+                        .bias = -1,
+                        .n = whole ? heads * shape->head_dim : shape->head_dim,
+                        .column = column,
+                        .heads = whole ? 1 : heads,
+                        .epsilon = shape->epsilon};
 
-    add_op(plan, &(struct evq_op){.kind = EVQ_OP_RMS_NORM,
-                                  .in = QKV,
-                                  .out = QKV,
-                                  .weight = weight,
-                                  .bias = -1,
-                                  .n = shape->head_dim,
-                                  .column = column,
-                                  .heads = heads,
-                                  .epsilon = shape->epsilon});
+    op.weight = add_vector(plan, layer, &part, 1, "weight", kind);
+    if (own) { // The tensor is [heads, head_dim].
+        plan->wanted[plan->wanted_count - 1].lines = heads;
+    }
+    add_op(plan, &op);
 }
 
-static void add_qkv(struct evq_decoder_plan *plan, int32_t layer)
+/* Queries and keys are adjacent, or those of a head are followed by its values. */
+static void add_rope(struct evq_decoder_plan *plan, const struct evq_rope *rope)
+{
+    const struct evq_decoder *shape = plan->shape;
+    struct evq_op op = {.kind = EVQ_OP_ROPE,
+                        .in = QKV,
+                        .out = QKV,
+                        .weight = -1,
+                        .bias = -1,
+                        .n = shape->head_dim,
+                        .k = rope->turned,
+                        .heads = shape->heads + shape->kv_heads,
+                        .neighbours = rope->neighbours,
+                        .frequencies = rope->frequencies,
+                        .far_frequencies = rope->far_frequencies,
+                        .near = rope->near,
+                        .scale = rope->scale};
+
+    if (shape->qkv_mixed) {
+        op.heads = shape->heads;
+        op.step = 3 * shape->head_dim;
+        add_op(plan, &op);
+        op.column = shape->head_dim;
+    }
+    add_op(plan, &op);
+}
+
+static void add_qkv(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 {
     const struct evq_decoder *shape = plan->shape;
     const struct evq_decoder_names *names = plan->names;
+    const struct evq_rope *rope = rope_of(shape, layer);
     const int32_t queries = shape->heads * shape->head_dim;
     const int32_t keys = shape->kv_heads * shape->head_dim;
-    const struct evq_op op = {.in = NORMED, .out = QKV};
+    const struct evq_op op = {.in = in, .out = QKV};
 
     if (names->qkv != NULL) {
         const struct part whole = {names->qkv, queries + 2 * keys};
@@ -156,36 +208,54 @@ static void add_qkv(struct evq_decoder_plan *plan, int32_t layer)
             {names->query, queries}, {names->key, keys}, {names->value, keys}};
         add_gemm(plan, layer, parts, 3, shape->hidden, shape->qkv_bias, op);
     }
-    if (shape->qk_norm) {
-        add_head_norm(plan, layer, names->query_norm, 0, shape->heads);
-        add_head_norm(plan, layer, names->key_norm, queries, shape->kv_heads);
+    if (shape->qk_norm != EVQ_QK_NORM_NONE) {
+        add_qk_norm(plan, layer, names->query_norm, 0, shape->heads);
+        add_qk_norm(plan, layer, names->key_norm, queries, shape->kv_heads);
     }
-    if (shape->frequencies != NULL) { // Queries and keys are adjacent.
-        add_op(plan, &(struct evq_op){.kind = EVQ_OP_ROPE,
-                                      .in = QKV,
-                                      .out = QKV,
-                                      .weight = -1,
-                                      .bias = -1,
-                                      .n = shape->head_dim,
-                                      .heads = shape->heads + shape->kv_heads,
-                                      .frequencies = shape->frequencies,
-                                      .scale = shape->rope_scale});
+    if (rope != NULL) {
+        add_rope(plan, rope);
     }
 }
 
-static void add_attention(struct evq_decoder_plan *plan, int32_t layer)
+/* Ends a block: a product whose result is added to the stream, after a norm and a factor if the
+ * family has them. */
+static void add_branch(struct evq_decoder_plan *plan, int32_t layer, const struct part *part,
+                       int32_t in, int32_t columns, bool bias, const char *post_norm)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const float scale = shape->residual_scale != 0 ? shape->residual_scale : 1.0f;
+
+    if (post_norm == NULL && scale == 1.0f) {
+        add_gemm(plan, layer, part, 1, columns, bias,
+                 (struct evq_op){.in = in, .out = STREAM, .residual = STREAM});
+        return;
+    }
+    add_gemm(plan, layer, part, 1, columns, bias, (struct evq_op){.in = in, .out = BRANCH});
+    if (post_norm != NULL) {
+        add_norm(plan, layer, post_norm, BRANCH, BRANCH);
+    }
+    add_op(plan, &(struct evq_op){.kind = EVQ_OP_ADD,
+                                  .in = BRANCH,
+                                  .out = STREAM,
+                                  .residual = STREAM,
+                                  .weight = -1,
+                                  .bias = -1,
+                                  .n = shape->hidden,
+                                  .scale = scale});
+}
+
+/* in: the buffer that the block reads. */
+static void add_attention(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 {
     const struct evq_decoder *shape = plan->shape;
     const struct part out = {plan->names->attention_out, shape->hidden};
-    const bool windowed = shape->windowed == NULL || shape->windowed[layer];
     double scale = shape->attention_scale != 0 ? (double)shape->attention_scale
                                                : 1.0 / sqrt((double)shape->head_dim);
 
     if (shape->scale_by_layer) {
         scale /= layer + 1;
     }
-    add_norm(plan, layer, plan->names->attention_norm);
-    add_qkv(plan, layer);
+    add_qkv(plan, layer, in);
     add_op(plan, &(struct evq_op){.kind = EVQ_OP_ATTENTION,
                                   .in = QKV,
                                   .out = ATTENDED,
@@ -194,24 +264,27 @@ static void add_attention(struct evq_decoder_plan *plan, int32_t layer)
                                   .n = shape->head_dim,
                                   .heads = shape->heads,
                                   .kv_heads = shape->kv_heads,
-                                  .window = windowed ? shape->window : 0,
+                                  .step = shape->qkv_mixed ? 3 * shape->head_dim : 0,
+                                  .window = has_window(shape, layer) ? shape->window : 0,
+                                  .cap = shape->attention_cap,
                                   .scale = (float)scale});
-    add_gemm(plan, layer, &out, 1, shape->heads * shape->head_dim, shape->attention_bias,
-             (struct evq_op){.in = ATTENDED, .out = STREAM, .residual = STREAM});
+    add_branch(plan, layer, &out, ATTENDED, shape->heads * shape->head_dim, shape->attention_bias,
+               plan->names->attention_post_norm);
 }
 
-static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer)
+static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 {
     const struct evq_decoder *shape = plan->shape;
     const struct evq_decoder_names *names = plan->names;
+    const struct part whole = {names->gate_up, 2 * shape->inner};
     const struct part up = {names->up, shape->inner};
     const struct part both[] = {{names->gate, shape->inner}, {names->up, shape->inner}};
     const struct part down = {names->down, shape->hidden};
 
-    add_norm(plan, layer, names->mlp_norm);
     if (shape->gated) {
-        add_gemm(plan, layer, both, 2, shape->hidden, shape->mlp_bias,
-                 (struct evq_op){.in = NORMED, .out = WIDE});
+        const bool joined = names->gate_up != NULL;
+        add_gemm(plan, layer, joined ? &whole : both, joined ? 1 : 2, shape->hidden,
+                 shape->mlp_bias, (struct evq_op){.in = in, .out = WIDE});
         add_op(plan, &(struct evq_op){.kind = EVQ_OP_GATE,
                                       .in = WIDE,
                                       .out = GATED,
@@ -221,10 +294,33 @@ static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer)
                                       .activation = shape->activation});
     } else {
         add_gemm(plan, layer, &up, 1, shape->hidden, shape->mlp_bias,
-                 (struct evq_op){.in = NORMED, .out = WIDE, .activation = shape->activation});
+                 (struct evq_op){.in = in, .out = WIDE, .activation = shape->activation});
     }
-    add_gemm(plan, layer, &down, 1, shape->inner, shape->mlp_bias,
-             (struct evq_op){.in = shape->gated ? GATED : WIDE, .out = STREAM, .residual = STREAM});
+    add_branch(plan, layer, &down, shape->gated ? GATED : WIDE, shape->inner, shape->mlp_bias,
+               names->mlp_post_norm);
+}
+
+static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
+{
+    const struct evq_decoder_names *names = plan->names;
+    const bool parallel = plan->shape->parallel;
+    int32_t in = STREAM;
+
+    if (names->attention_norm != NULL) {
+        add_norm(plan, layer, names->attention_norm, STREAM, NORMED);
+        in = NORMED;
+    }
+    if (parallel && names->mlp_norm != NULL) { // Before the attention changes the stream.
+        add_norm(plan, layer, names->mlp_norm, STREAM, ASIDE);
+    }
+    add_attention(plan, layer, in);
+    if (parallel) {
+        in = names->mlp_norm != NULL ? ASIDE : in;
+    } else if (names->mlp_norm != NULL) {
+        add_norm(plan, layer, names->mlp_norm, STREAM, NORMED);
+        in = NORMED;
+    }
+    add_feed_forward(plan, layer, in);
 }
 
 static void add_embedding(struct evq_decoder_plan *plan)
@@ -252,15 +348,17 @@ static void add_head(struct evq_decoder_plan *plan)
     const struct evq_decoder *shape = plan->shape;
     struct evq_op op = plan->request->head;
 
-    add_norm(plan, -1, plan->names->final_norm);
+    add_norm(plan, -1, plan->names->final_norm, STREAM, NORMED);
     op.in = NORMED;
+    op.scale = shape->logit_scale;
+    op.cap = shape->logit_cap;
     op.out = -1;
     op.weight = 0;
     op.bias = -1;
     op.n = shape->vocabulary;
     op.k = shape->hidden;
     if (!shape->tied) {
-        const char *name = evq_arena_printf(plan->arena, "%s.weight", plan->names->head);
+        const char *name = evq_arena_printf(plan->arena, "%s.weight", plan->head);
         plan->failed = plan->failed || name == NULL;
         op.weight = add_slot(plan, name, shape->vocabulary, shape->hidden);
         want(plan, &(struct evq_wanted){.name = name,
@@ -274,6 +372,9 @@ static void add_head(struct evq_decoder_plan *plan)
 static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
 {
     const struct evq_decoder *shape = plan->shape;
+    const struct evq_decoder_names *names = plan->names;
+    const bool branches = names->attention_post_norm != NULL || names->mlp_post_norm != NULL ||
+                          shape->residual_scale != 0;
     int32_t *columns = evq_arena_array(plan->arena, BUFFER_COUNT, sizeof(*columns));
 
     if (columns == NULL) {
@@ -282,6 +383,8 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     }
     columns[TOKENS] = 1;
     columns[STREAM] = columns[NORMED] = shape->hidden;
+    columns[ASIDE] = shape->parallel && names->mlp_norm != NULL ? shape->hidden : 1;
+    columns[BRANCH] = branches ? shape->hidden : 1;
     columns[QKV] = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     columns[ATTENDED] = shape->heads * shape->head_dim;
     columns[WIDE] = shape->gated ? 2 * shape->inner : shape->inner;
@@ -307,8 +410,7 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
     }
     add_embedding(plan);
     for (int32_t layer = 0; layer < shape->layers; layer++) {
-        add_attention(plan, layer);
-        add_feed_forward(plan, layer);
+        add_layer(plan, layer);
     }
     add_head(plan);
     if (plan->failed) {

@@ -15,6 +15,7 @@ struct evq_decoder_plan { // A plan while it is made.
     const struct evq_decoder_names *names;
     struct evq_arena *arena;
     const char *inside; // names->inside, or "".
+    const char *head;   // The name of the head.
     bool transposed;    // The layers' matrices are transposed.
     // evq_decoder_plan_make() sets these.
     struct evq_op *ops;

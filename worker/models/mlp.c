@@ -387,13 +387,11 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
     return EVQ_OK;
 }
 
-static enum evq_status mlp_build(const struct evq_model_family *family,
-                                 const struct evq_model_request *request, struct evq_model *model,
+static enum evq_status mlp_build(const struct evq_model_request *request, struct evq_model *model,
                                  struct evq_error *err)
 {
     struct mlp mlp = {.request = request, .model = model};
 
-    (void)family;
     if (request->head.kind == EVQ_OP_SCORE) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "an mlp reads samples, but this task scores tokens");
@@ -415,10 +413,8 @@ static enum evq_status mlp_build(const struct evq_model_family *family,
     return status == EVQ_OK ? make_plan(&mlp, err) : status;
 }
 
-static enum evq_status mlp_check(const struct evq_model_family *family,
-                                 const struct evq_task_config *task, struct evq_error *err)
+static enum evq_status mlp_check(const struct evq_task_config *task, struct evq_error *err)
 {
-    (void)family;
     const struct evq_model_request request = {.task = task};
     struct mlp mlp = {.request = &request};
 

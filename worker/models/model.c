@@ -4,13 +4,71 @@
 
 #include "worker/models/config.h"
 #include "worker/models/config_keys.h"
+#include "worker/models/decoder.h"
+#include "worker/models/rope.h"
 #include "worker/tasks/task_options.h"
 
 static const struct evq_model_family *const families[] = {
-    &evq_model_mlp,   &evq_model_gpt2,  &evq_model_llama, &evq_model_mistral,
-    &evq_model_qwen2, &evq_model_qwen3, &evq_model_gemma};
+    &evq_model_mlp,     &evq_model_arcee,    &evq_model_cohere,     &evq_model_cohere2,
+    &evq_model_exaone4, &evq_model_gemma,    &evq_model_gemma2,     &evq_model_gemma3,
+    &evq_model_glm,     &evq_model_glm4,     &evq_model_gpt2,       &evq_model_gpt_neox,
+    &evq_model_granite, &evq_model_llama,    &evq_model_ministral3, &evq_model_mistral,
+    &evq_model_olmo2,   &evq_model_olmo3,    &evq_model_phi3,       &evq_model_qwen2,
+    &evq_model_qwen3,   &evq_model_seed_oss, &evq_model_smollm3,    &evq_model_starcoder2};
 
 #define FAMILY_COUNT (sizeof(families) / sizeof(families[0]))
+#define OPTIONS_MAX  128 // Most options of one family.
+
+// Keys of configurations that are lists or groups, so they are no options.
+static const char *const not_options[] = {"layer_types", "no_rope_layers", "rope_parameters",
+                                          "rope_scaling", NULL};
+
+static void add_options(const char *const *names, const char *known[OPTIONS_MAX], size_t *count)
+{
+    for (; names != NULL && *names != NULL && *count < OPTIONS_MAX - 1; names++) {
+        bool listed = false;
+        if (strcmp(*names, "rope_parameters") == 0) {
+            add_options(evq_rope_options, known, count);
+        }
+        for (size_t i = 0; not_options[i] != NULL && !listed; i++) {
+            listed = strcmp(not_options[i], *names) == 0;
+        }
+        if (!listed) {
+            known[(*count)++] = *names;
+        }
+    }
+}
+
+/* The options of a family, NULL-terminated. Those of a decoder are its keys in configurations. */
+static size_t read_options(const struct evq_model_family *family, const char *known[OPTIONS_MAX])
+{
+    size_t count = 0;
+
+    add_options(family->options, known, &count);
+    if (family->decoder != NULL) {
+        add_options(evq_decoder_options, known, &count);
+        add_options(family->decoder->keys, known, &count);
+        add_options(family->decoder->more_keys, known, &count);
+    }
+    known[count] = NULL;
+    return count;
+}
+
+static enum evq_status check_names(const struct evq_model_family *family,
+                                   const struct evq_task_config *task, struct evq_error *err)
+{
+    const char *known[OPTIONS_MAX];
+
+    (void)read_options(family, known);
+    return evq_task_options_check(task->model, task->model_count, known, "model", err);
+}
+
+static enum evq_status check_values(const struct evq_model_family *family,
+                                    const struct evq_task_config *task, struct evq_error *err)
+{
+    return family->decoder != NULL ? evq_decoder_check(family->decoder, task, err)
+                                   : family->check(task, err);
+}
 
 static enum evq_status find_named(const char *name, const struct evq_model_family **ret_family,
                                   struct evq_error *err)
@@ -169,23 +227,14 @@ static enum evq_status find_family(const struct evq_model_request *request,
     return status;
 }
 
-static bool knows_all(const struct evq_model_family *family, const struct evq_task_config *task)
-{
-    return evq_task_options_check(task->model, task->model_count, family->options, "model", NULL) ==
-           EVQ_OK;
-}
-
 /* Names the option that no family knows, and the most similar one that exists. */
 static enum evq_status check_keys(const struct evq_task_config *task, struct evq_error *err)
 {
-    const char *known[FAMILY_COUNT * 48] = {NULL};
+    const char *known[FAMILY_COUNT * OPTIONS_MAX] = {NULL};
     size_t count = 0;
 
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
-        const char *const *key = families[i]->options;
-        for (; *key != NULL && count < sizeof(known) / sizeof(known[0]) - 1; key++) {
-            known[count++] = *key;
-        }
+        count += read_options(families[i], known + count);
     }
     const enum evq_status status =
         evq_task_options_check(task->model, task->model_count, known, "model", err);
@@ -209,21 +258,20 @@ enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_e
     if (name != NULL) {
         enum evq_status status = find_named(name, &family, err);
         if (status == EVQ_OK) {
-            status = evq_task_options_check(task->model, task->model_count, family->options,
-                                            "model", err);
+            status = check_names(family, task, err);
         }
-        return status == EVQ_OK ? family->check(family, task, err) : status;
+        return status == EVQ_OK ? check_values(family, task, err) : status;
     }
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
-        if (!knows_all(families[i], task)) {
+        if (check_names(families[i], task, NULL) != EVQ_OK) {
             continue;
         }
-        if (families[i]->check(families[i], task, NULL) == EVQ_OK) {
+        if (check_values(families[i], task, NULL) == EVQ_OK) {
             return EVQ_OK;
         }
         family = family == NULL ? families[i] : family;
     }
-    return family != NULL ? family->check(family, task, err) : check_keys(task, err);
+    return family != NULL ? check_values(family, task, err) : check_keys(task, err);
 }
 
 enum evq_status evq_model_build(const struct evq_model_request *request,
@@ -233,8 +281,7 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
 
     enum evq_status status = find_family(request, &family, err);
     if (status == EVQ_OK) {
-        status = evq_task_options_check(request->task->model, request->task->model_count,
-                                        family->options, "model", err);
+        status = check_names(family, request->task, err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -248,7 +295,8 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
     model->arena = arena;
     model->family = family->name;
     model->ignored = "";
-    status = family->build(family, request, model, err);
+    status = family->decoder != NULL ? evq_decoder_build(family, request, model, err)
+                                     : family->build(request, model, err);
     if (status != EVQ_OK) {
         evq_model_free(model);
         return status;

@@ -1,7 +1,7 @@
 /*
  * A model family turns the tensors of a checkpoint into a plan of operations and tells which
- * tensors fill which weight of the plan. Each family is one file, registered in model.c. No tensor
- * data is read here.
+ * tensors fill which weight of the plan. Families are files of worker/models/families/, registered
+ * in model.c. No tensor data is read here.
  */
 #ifndef EVQ_WORKER_MODELS_MODEL_H
 #define EVQ_WORKER_MODELS_MODEL_H
@@ -60,27 +60,42 @@ struct evq_decoder_kind;
 struct evq_model_family {
     const char *name;
     const char *const *architectures; // Names in config.json, NULL-terminated; NULL: none.
-    const char *const *options;       // Keys of `model` that the family knows, NULL-terminated.
+    // A decoder of tokens (worker/models/decoder.h). It needs none of the next three.
+    const struct evq_decoder_kind *decoder;
+    const char *const *options; // Keys of `model` that the family knows, NULL-terminated.
     /* Checks the values of the `model` options. The keys were checked before. */
-    enum evq_status (*check)(const struct evq_model_family *family,
-                             const struct evq_task_config *task, struct evq_error *err);
-    enum evq_status (*build)(const struct evq_model_family *family,
-                             const struct evq_model_request *request, struct evq_model *model,
+    enum evq_status (*check)(const struct evq_task_config *task, struct evq_error *err);
+    enum evq_status (*build)(const struct evq_model_request *request, struct evq_model *model,
                              struct evq_error *err);
     // Other models have the same tensor names but compute differently, so no other type can be
     // forced to this family.
     bool own_types_only;
-    // NULL: it is not a decoder of tokens (worker/models/decoder.h).
-    const struct evq_decoder_kind *decoder;
 };
 
 extern const struct evq_model_family evq_model_mlp;
+extern const struct evq_model_family evq_model_arcee;
+extern const struct evq_model_family evq_model_cohere;
+extern const struct evq_model_family evq_model_cohere2;
+extern const struct evq_model_family evq_model_exaone4;
+extern const struct evq_model_family evq_model_gemma;
+extern const struct evq_model_family evq_model_gemma2;
+extern const struct evq_model_family evq_model_gemma3;
+extern const struct evq_model_family evq_model_glm;
+extern const struct evq_model_family evq_model_glm4;
 extern const struct evq_model_family evq_model_gpt2;
+extern const struct evq_model_family evq_model_gpt_neox;
+extern const struct evq_model_family evq_model_granite;
 extern const struct evq_model_family evq_model_llama;
+extern const struct evq_model_family evq_model_ministral3;
 extern const struct evq_model_family evq_model_mistral;
+extern const struct evq_model_family evq_model_olmo2;
+extern const struct evq_model_family evq_model_olmo3;
+extern const struct evq_model_family evq_model_phi3;
 extern const struct evq_model_family evq_model_qwen2;
 extern const struct evq_model_family evq_model_qwen3;
-extern const struct evq_model_family evq_model_gemma;
+extern const struct evq_model_family evq_model_seed_oss;
+extern const struct evq_model_family evq_model_smollm3;
+extern const struct evq_model_family evq_model_starcoder2;
 
 /*
  * The family is the option `family`; otherwise the one that config.json beside the weights names;

@@ -6,22 +6,43 @@
 
 #define TWO_PI 6.283185307179586476925
 
+const char *const evq_rope_options[] = {"rope_parameters.rope_type",
+                                        "rope_parameters.rope_theta",
+                                        "rope_parameters.factor",
+                                        "rope_parameters.low_freq_factor",
+                                        "rope_parameters.high_freq_factor",
+                                        "rope_parameters.original_max_position_embeddings",
+                                        "rope_parameters.partial_rotary_factor",
+                                        "rope_parameters.attention_factor",
+                                        "rope_parameters.beta_fast",
+                                        "rope_parameters.beta_slow",
+                                        "rope_parameters.short_factor.#",
+                                        "rope_parameters.long_factor.#",
+                                        NULL};
+
 struct rope {
     struct evq_model_config *config;
-    bool older; // The parameters are in "rope_scaling", the name before "rope_parameters".
+    const struct evq_rope_form *form;
+    bool older;   // The parameters are in "rope_scaling", the name before "rope_parameters".
+    bool grouped; // They are in a group for the type of layer.
     double theta;
     double factor;
     double trained; // Longest sequence of the training before it was stretched.
-    int32_t dim;    // Number of values that rotate: head_dim.
+    double context; // Longest sequence of the model.
+    int32_t dim;    // Number of values that rotate.
     float *out;     // dim / 2 values, in radians per position.
-    double scale;   // Factor of cosine and sine.
+    float *far;     // The same for sequences longer than `trained`, if `has_far`.
+    bool has_far;
+    double scale; // Factor of cosine and sine.
 };
 
 /* Path of a parameter. Options use only the new name and precede both places in the file. */
 static const char *path(const struct rope *rope, const char *name, char out[80])
 {
-    (void)snprintf(out, 80, "rope_parameters.%s", name); // These are our own names, so they fit.
-    if (rope->older && !evq_model_config_told(rope->config, out)) {
+    // These are our own names, so they fit.
+    (void)snprintf(out, 80, "rope_parameters.%s%s%s", rope->grouped ? rope->form->layers : "",
+                   rope->grouped ? "." : "", name);
+    if (rope->older && !rope->grouped && !evq_model_config_told(rope->config, out)) {
         (void)snprintf(out, 80, "rope_scaling.%s", name);
     }
     return out;
@@ -34,18 +55,20 @@ static double real(const struct rope *rope, const char *name, double fallback)
     return evq_model_config_real(rope->config, path(rope, name, at), fallback);
 }
 
-/* Reads a value that may also stand beside the parameters; first: that place precedes the
- * parameters. Options precede both. */
-static double beside(const struct rope *rope, const char *name, double fallback, bool first)
+/* Reads a value that may also stand beside the parameters, as `other`; first: that place precedes
+ * the parameters. Options precede both. */
+static double beside(const struct rope *rope, const char *name, const char *other, double fallback,
+                     bool first)
 {
     char inner[80];
     const bool told = evq_model_config_told(rope->config, path(rope, name, inner));
-    const bool outer = evq_model_config_told(rope->config, name) || first;
+    const bool outer = evq_model_config_told(rope->config, other) || first;
+    const bool here = evq_model_config_has(rope->config, inner);
 
-    if (outer && !told) {
-        return evq_model_config_real(rope->config, name, real(rope, name, fallback));
+    if ((outer && !told && evq_model_config_has(rope->config, other)) || !here) {
+        return evq_model_config_real(rope->config, other, here ? 1.0 : fallback);
     }
-    return real(rope, name, evq_model_config_real(rope->config, name, fallback));
+    return real(rope, name, fallback);
 }
 
 /* Frequencies are computed in fp32 with the same steps as in Transformers, because an error in the
@@ -112,7 +135,8 @@ static void make_yarn(struct rope *rope)
     const double mscale = real(rope, "mscale", 0.0);
     const double mscale_all = real(rope, "mscale_all_dim", 0.0);
 
-    const char *truncate = path(rope, "truncate", at);
+    // Transformers looks for this flag outside the group.
+    const char *truncate = rope->grouped ? "rope_parameters.truncate" : path(rope, "truncate", at);
     if (evq_model_config_flag(rope->config, truncate,
                               !evq_model_config_null(rope->config, truncate))) {
         first = floor(first);
@@ -134,11 +158,36 @@ static void make_yarn(struct rope *rope)
     rope->scale = real(rope, "attention_factor", told);
 }
 
+/* Fills `out` with frequencies divided by the factors of a list. */
+static void make_divided(struct rope *rope, const char *list, float *out)
+{
+    char name[40];
+
+    for (int32_t i = 0; i < rope->dim / 2; i++) {
+        (void)snprintf(name, sizeof(name), "%s.%d", list, (int)i);
+        out[i] = 1.0f / ((float)real(rope, name, (double)NAN) * pair_theta(rope, i));
+    }
+}
+
+static void make_longrope(struct rope *rope)
+{
+    const double told =
+        rope->factor <= 1.0 ? 1.0 : sqrt(1.0 + log(rope->factor) / log(rope->trained));
+
+    make_divided(rope, "short_factor", rope->out);
+    make_divided(rope, "long_factor", rope->far);
+    rope->has_far = rope->trained < rope->context;
+    rope->scale = real(rope, "attention_factor", told);
+}
+
 static const struct {
     const char *name;
     void (*make)(struct rope *rope);
-} types[] = {
-    {"default", make_plain}, {"linear", make_linear}, {"llama3", make_llama3}, {"yarn", make_yarn}};
+    bool stretches; // A missing factor is the ratio of the context to the trained length.
+} types[] = {{"default", make_plain, false},   {"linear", make_linear, false},
+             {"dynamic", make_plain, false}, // It changes only sequences beyond the context.
+             {"llama3", make_llama3, false},   {"yarn", make_yarn, true},
+             {"longrope", make_longrope, true}};
 
 static const char *type_of(const struct rope *rope)
 {
@@ -150,65 +199,115 @@ static const char *type_of(const struct rope *rope)
                : evq_model_config_text(rope->config, path(rope, "type", at), "default");
 }
 
-static void read_parameters(struct rope *rope, const char *type, int32_t context)
+static size_t find_type(const struct rope *rope)
 {
+    const char *word = type_of(rope);
+    size_t at = 0;
+    char shown[64];
+
+    if (rope->form->longrope_names && (strcmp(word, "su") == 0 || strcmp(word, "yarn") == 0)) {
+        word = "longrope";
+    }
+    if (rope->form->layers != NULL && !rope->grouped && rope->form->plain) {
+        word = "default";
+    }
+    while (at < sizeof(types) / sizeof(types[0]) && strcmp(types[at].name, word) != 0) {
+        at++;
+    }
+    if (at == sizeof(types) / sizeof(types[0])) {
+        evq_error_escape(word, strlen(word), shown, sizeof(shown));
+        evq_model_config_refuse(rope->config, EVQ_E_UNSUPPORTED,
+                                "rope type '%s' is not handled, expected default, linear, dynamic, "
+                                "llama3, yarn or longrope",
+                                shown);
+        return 0;
+    }
+    return at;
+}
+
+static void read_parameters(struct rope *rope, size_t type)
+{
+    const struct evq_rope_form *form = rope->form;
     struct evq_model_config *config = rope->config;
     static const char trained[] = "original_max_position_embeddings";
-    char at[80];
 
     // Some configurations have it beside the parameters; that one precedes.
-    rope->trained = beside(rope, trained, context, true);
-    const double stretched = strcmp(type, "yarn") == 0 ? context / rope->trained : (double)NAN;
-    rope->factor = strcmp(type, "default") == 0 ? 1.0 : real(rope, "factor", stretched);
-    rope->theta = beside(rope, "rope_theta", 10000.0, false);
-    const double part =
-        evq_model_config_real(config, path(rope, "partial_rotary_factor", at),
-                              evq_model_config_real(config, "partial_rotary_factor", 1.0));
-    if (part != 1.0) {
-        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
-                                "partial_rotary_factor is %g, expected 1", part);
-    }
+    rope->trained = beside(rope, trained, trained, rope->context, true);
+    const double stretched = types[type].stretches ? rope->context / rope->trained : (double)NAN;
+    rope->factor = type == 0 ? 1.0 : real(rope, "factor", stretched);
+    rope->theta =
+        beside(rope, "rope_theta", form->theta_key != NULL ? form->theta_key : "rope_theta",
+               form->theta != 0.0 ? form->theta : 10000.0, false);
     if (rope->theta <= 1.0) {
         evq_model_config_refuse(config, EVQ_E_INVALID, "rope_theta is %g, expected more than 1",
                                 rope->theta);
     }
-    if (evq_model_config_has(config, "rope_parameters.full_attention.rope_type") ||
-        evq_model_config_has(config, "rope_parameters.full_attention.rope_theta")) {
+}
+
+/* Families with one set of parameters refuse a set for each type of layer, and the other way
+ * round. */
+static void check_groups(const struct rope *rope)
+{
+    struct evq_model_config *config = rope->config;
+    const bool grouped = evq_model_config_holds(config, "rope_parameters.full_attention") ||
+                         evq_model_config_holds(config, "rope_parameters.sliding_attention");
+
+    if (grouped && rope->form->layers == NULL) {
         evq_model_config_refuse(
             config, EVQ_E_UNSUPPORTED,
             "rope_parameters differ by the type of layer, expected one for all");
     }
+    if (!grouped && rope->form->layers != NULL &&
+        evq_model_config_holds(config, "rope_parameters")) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "rope_parameters has no full_attention and sliding_attention, "
+                                "expected parameters for each type of layer");
+    }
 }
 
-void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
-                   struct evq_decoder *decoder)
+const struct evq_rope *evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
+                                     const struct evq_decoder *decoder,
+                                     const struct evq_rope_form *form)
 {
+    static const struct evq_rope_form usual = {0};
     // If a configuration has both names, Transformers uses the older one unless it is empty.
-    const bool older = evq_model_config_holds(config, "rope_scaling");
-    const size_t pairs = (size_t)decoder->head_dim / 2;
-    struct rope rope = {.config = config, .older = older, .dim = decoder->head_dim, .scale = 1.0};
-    const char *type = type_of(&rope);
-    size_t at = 0;
-    char shown[64];
+    struct rope rope = {.config = config,
+                        .form = form != NULL ? form : &usual,
+                        .older = evq_model_config_holds(config, "rope_scaling"),
+                        .context = decoder->context,
+                        .scale = 1.0};
+    char group[80];
 
-    while (at < sizeof(types) / sizeof(types[0]) && strcmp(types[at].name, type) != 0) {
-        at++;
-    }
-    if (at == sizeof(types) / sizeof(types[0])) {
-        evq_error_escape(type, strlen(type), shown, sizeof(shown));
+    check_groups(&rope);
+    (void)snprintf(group, sizeof(group), "rope_parameters.%s",
+                   rope.form->layers != NULL ? rope.form->layers : "");
+    rope.grouped = rope.form->layers != NULL && evq_model_config_holds(config, group);
+    const double part =
+        beside(&rope, "partial_rotary_factor",
+               rope.form->part_key != NULL ? rope.form->part_key : "partial_rotary_factor",
+               rope.form->part != 0.0 ? rope.form->part : 1.0, false);
+    const size_t type = find_type(&rope);
+    rope.dim = (int32_t)(decoder->head_dim * part);
+    if (part > 1.0 || (part != 1.0 && rope.form->part == 0.0)) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
-                                "rope type '%s' is not handled, expected default, linear, llama3 "
-                                "or yarn",
-                                shown);
-        return;
+                                "partial_rotary_factor is %g, expected %s", part,
+                                rope.form->part == 0.0 ? "1" : "at most 1");
+        rope.dim = decoder->head_dim;
     }
-    rope.out = evq_arena_array(arena, pairs + 1, sizeof(*rope.out));
-    if (rope.out == NULL) {
+    rope.out = evq_arena_array(arena, (size_t)rope.dim + 2, sizeof(*rope.out));
+    struct evq_rope *result = evq_arena_alloc(arena, sizeof(*result));
+    if (rope.out == NULL || result == NULL) {
         evq_model_config_refuse(config, EVQ_E_NOMEM, "frequencies of rotary positions");
-        return;
+        return NULL;
     }
-    read_parameters(&rope, type, decoder->context);
-    types[at].make(&rope);
-    decoder->frequencies = rope.out;
-    decoder->rope_scale = (float)rope.scale;
+    rope.far = rope.out + rope.dim / 2 + 1;
+    read_parameters(&rope, type);
+    types[type].make(&rope);
+    *result = (struct evq_rope){.turned = rope.dim,
+                                .neighbours = rope.form->neighbours,
+                                .scale = (float)rope.scale,
+                                .frequencies = rope.out,
+                                .far_frequencies = rope.has_far ? rope.far : NULL,
+                                .near = rope.has_far ? (int32_t)rope.trained : 0};
+    return result;
 }

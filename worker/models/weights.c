@@ -28,15 +28,26 @@ static const char *file_of(const struct weights *weights, const struct evq_tenso
                : checkpoint->path;
 }
 
+/* Returns the number of dimensions. */
+static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[2])
+{
+    const bool vector = wanted->columns == 0 && wanted->lines == 0;
+    const int32_t rows = wanted->lines > 0 ? wanted->lines : wanted->rows;
+    const int32_t columns = wanted->lines > 0 ? wanted->rows / wanted->lines : wanted->columns;
+
+    shape[0] = wanted->transposed ? columns : rows;
+    shape[1] = wanted->transposed ? rows : columns;
+    return vector ? 1 : 2;
+}
+
 static void expected_text(const struct evq_wanted *wanted, char out[32])
 {
-    const int32_t first = wanted->transposed ? wanted->columns : wanted->rows;
-    const int32_t second = wanted->transposed ? wanted->rows : wanted->columns;
+    int32_t shape[2];
 
-    if (wanted->columns == 0) {
-        (void)snprintf(out, 32, "[%d]", (int)wanted->rows); // A vector has one dimension.
+    if (expected_shape(wanted, shape) == 1) {
+        (void)snprintf(out, 32, "[%d]", (int)shape[0]);
     } else {
-        (void)snprintf(out, 32, "[%d, %d]", (int)first, (int)second);
+        (void)snprintf(out, 32, "[%d, %d]", (int)shape[0], (int)shape[1]);
     }
 }
 
@@ -102,14 +113,13 @@ static void shape_text(const struct evq_tensor *tensor, char *out, size_t out_by
 static enum evq_status check_shape(const struct weights *weights, const struct evq_wanted *wanted,
                                    const struct evq_tensor *tensor, struct evq_error *err)
 {
-    const int64_t first = wanted->transposed ? wanted->columns : wanted->rows;
-    const int64_t second = wanted->transposed ? wanted->rows : wanted->columns;
-    const bool vector = wanted->columns == 0;
+    int32_t wants[2];
+    const int32_t rank = expected_shape(wanted, wants);
     char shape[EVQ_TENSOR_RANK_MAX * 22];
     char expected[32];
 
-    if (tensor->rank == (vector ? 1 : 2) && tensor->shape[0] == first &&
-        (vector || tensor->shape[1] == second)) {
+    if (tensor->rank == rank && tensor->shape[0] == wants[0] &&
+        (rank == 1 || tensor->shape[1] == wants[1])) {
         return EVQ_OK;
     }
     shape_text(tensor, shape, sizeof(shape));

@@ -8,22 +8,6 @@
 
 static const char *const buffers[] = {".attn.bias", ".attn.masked_bias", NULL};
 
-static const char *const options[] = {EVQ_DECODER_OPTIONS,
-                                      "n_layer",
-                                      "n_head",
-                                      "n_embd",
-                                      "n_inner",
-                                      "n_positions",
-                                      "block_size",
-                                      "vocab_size",
-                                      "activation_function",
-                                      "layer_norm_epsilon",
-                                      "scale_attn_weights",
-                                      "scale_attn_by_inverse_layer_idx",
-                                      "tie_word_embeddings",
-                                      "bias",
-                                      NULL};
-
 static const struct evq_decoder_names names = {
     .inside = "transformer.",
     .embedding = "wte",
@@ -99,9 +83,5 @@ static const char *const keys[] = {"activation_function",
                                    NULL};
 static const struct evq_decoder_kind kind = {.names = &names, .keys = keys, .read = gpt2_read};
 
-const struct evq_model_family evq_model_gpt2 = {.name = "gpt2",
-                                                .architectures = architectures,
-                                                .options = options,
-                                                .check = evq_decoder_check,
-                                                .build = evq_decoder_build,
-                                                .decoder = &kind};
+const struct evq_model_family evq_model_gpt2 = {
+    .name = "gpt2", .architectures = architectures, .decoder = &kind};

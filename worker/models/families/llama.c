@@ -1,45 +1,14 @@
 /*
- * Llama 2 and 3: RMS norms, rotary positions, grouped heads, and a gated feed-forward block.
+ * Llama 2 and 3, and Falcon 3: RMS norms, rotary positions, grouped heads, and a gated feed-forward
+ * block.
  */
-#include "worker/models/llama.h"
+#include "worker/models/families/llama.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "worker/models/rope.h"
-
-static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
-
-const char *const evq_llama_options[] = {EVQ_DECODER_OPTIONS,
-                                         "vocab_size",
-                                         "hidden_size",
-                                         "intermediate_size",
-                                         "num_hidden_layers",
-                                         "num_attention_heads",
-                                         "num_key_value_heads",
-                                         "head_dim",
-                                         "hidden_act",
-                                         "hidden_activation",
-                                         "max_position_embeddings",
-                                         "rms_norm_eps",
-                                         "tie_word_embeddings",
-                                         "attention_bias",
-                                         "mlp_bias",
-                                         "rope_theta",
-                                         "sliding_window",
-                                         "use_sliding_window",
-                                         "max_window_layers",
-                                         "rope_parameters.rope_type",
-                                         "rope_parameters.rope_theta",
-                                         "rope_parameters.factor",
-                                         "rope_parameters.low_freq_factor",
-                                         "rope_parameters.high_freq_factor",
-                                         "rope_parameters.original_max_position_embeddings",
-                                         "rope_parameters.attention_factor",
-                                         "rope_parameters.beta_fast",
-                                         "rope_parameters.beta_slow",
-                                         NULL};
+const char *const evq_llama_buffers[] = {"rotary_emb.inv_freq", NULL};
 
 /* Windows are missing here: families that have them add their keys. */
 const char *const evq_llama_keys[] = {"attention_bias",
@@ -64,24 +33,8 @@ const char *const evq_llama_keys[] = {"attention_bias",
                                       NULL};
 
 const struct evq_decoder_names evq_llama_names = {
-    .inside = "model.",
-    .embedding = "embed_tokens",
-    .layer = "layers.",
-    .attention_norm = "input_layernorm",
-    .query = "self_attn.q_proj",
-    .key = "self_attn.k_proj",
-    .value = "self_attn.v_proj",
-    .query_norm = "self_attn.q_norm",
-    .key_norm = "self_attn.k_norm",
-    .attention_out = "self_attn.o_proj",
-    .mlp_norm = "post_attention_layernorm",
-    .gate = "mlp.gate_proj",
-    .up = "mlp.up_proj",
-    .down = "mlp.down_proj",
-    .final_norm = "norm",
-    .head = "lm_head",
-    .buffers = buffers,
-};
+    EVQ_LLAMA_FRAME, EVQ_LLAMA_ATTENTION, EVQ_LLAMA_MLP, .attention_norm = "input_layernorm",
+    .mlp_norm = "post_attention_layernorm"};
 
 void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defaults *defaults,
                     struct evq_decoder *decoder)
@@ -106,22 +59,28 @@ void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defa
     decoder->vocabulary = (int32_t)evq_model_config_integer(config, "vocab_size", 1, INT_MAX, 0);
     decoder->context =
         (int32_t)evq_model_config_integer(config, "max_position_embeddings", 1, 1 << 30, 0);
-    decoder->epsilon = (float)evq_model_config_real(config, "rms_norm_eps", 1e-6);
-    decoder->activation = evq_decoder_activation(config, "hidden_act", "silu");
+    decoder->epsilon = (float)evq_model_config_real(
+        config, defaults->epsilon_key != NULL ? defaults->epsilon_key : "rms_norm_eps",
+        defaults->epsilon != 0.0 ? defaults->epsilon : 1e-6);
+    decoder->activation = evq_decoder_activation(
+        config, defaults->activation_key != NULL ? defaults->activation_key : "hidden_act",
+        defaults->activation != NULL ? defaults->activation : "silu");
     decoder->gated = true;
     decoder->tied = evq_model_config_flag(config, "tie_word_embeddings", defaults->tied);
     decoder->qkv_bias = decoder->attention_bias =
-        evq_model_config_flag(config, "attention_bias", false);
+        evq_model_config_flag(config, "attention_bias", defaults->attention_bias);
     decoder->mlp_bias = evq_model_config_flag(config, "mlp_bias", false);
 }
 
-static bool layer_slides(struct evq_model_config *config, int32_t layer, int64_t first)
+static bool layer_slides(struct evq_model_config *config, int32_t layer,
+                         const struct evq_llama_windows *windows)
 {
     char name[40];
 
     (void)snprintf(name, sizeof(name), "layer_types.%d", (int)layer);
     if (!evq_model_config_has(config, "layer_types.0")) {
-        return layer >= first;
+        return layer >= windows->first &&
+               (windows->pattern == 0 || (layer + 1) % windows->pattern != 0);
     }
     const char *type = evq_model_config_text(config, name, NULL);
     const bool slides = strcmp(type, "sliding_attention") == 0;
@@ -134,9 +93,11 @@ static bool layer_slides(struct evq_model_config *config, int32_t layer, int64_t
 }
 
 void evq_llama_read_windows(struct evq_model_config *config, struct evq_arena *arena,
-                            struct evq_decoder *decoder, int64_t first)
+                            const struct evq_llama_windows *windows, struct evq_decoder *decoder)
 {
-    if (evq_model_config_null(config, "sliding_window")) {
+    const bool missing = !evq_model_config_has(config, "sliding_window");
+
+    if (evq_model_config_null(config, "sliding_window") || (missing && windows->window == 0)) {
         return;
     }
     bool *windowed = evq_arena_array(arena, (size_t)decoder->layers, sizeof(*windowed));
@@ -146,9 +107,10 @@ void evq_llama_read_windows(struct evq_model_config *config, struct evq_arena *a
         return;
     }
     for (int32_t layer = 0; layer < decoder->layers; layer++) {
-        windowed[layer] = layer_slides(config, layer, first);
+        windowed[layer] = layer_slides(config, layer, windows);
     }
-    decoder->window = (int32_t)evq_model_config_integer(config, "sliding_window", 1, INT_MAX, 4096);
+    decoder->window =
+        (int32_t)evq_model_config_integer(config, "sliding_window", 1, INT_MAX, windows->window);
     decoder->windowed = windowed;
 }
 
@@ -158,16 +120,12 @@ static void llama_read(struct evq_model_config *config, struct evq_arena *arena,
     static const struct evq_llama_defaults defaults = {0};
 
     evq_llama_read(config, &defaults, decoder);
-    evq_rope_read(config, arena, decoder);
+    decoder->rope = evq_rope_read(config, arena, decoder, NULL);
 }
 
 static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", "llama", NULL};
 static const struct evq_decoder_kind kind = {
     .names = &evq_llama_names, .keys = evq_llama_keys, .read = llama_read};
 
-const struct evq_model_family evq_model_llama = {.name = "llama",
-                                                 .architectures = architectures,
-                                                 .options = evq_llama_options,
-                                                 .check = evq_decoder_check,
-                                                 .build = evq_decoder_build,
-                                                 .decoder = &kind};
+const struct evq_model_family evq_model_llama = {
+    .name = "llama", .architectures = architectures, .decoder = &kind};
