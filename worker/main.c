@@ -4,6 +4,7 @@
 #include "worker/eval.h"
 #include "worker/inspect.h"
 #include "worker/options.h"
+#include "worker/score.h"
 #include "worker/supervisor/supervisor.h"
 
 int main(int argc, char **argv)
@@ -26,6 +27,8 @@ int main(int argc, char **argv)
         return (int)evq_inspect_main(&options);
     case EVQ_COMMAND_CONVERT:
         return evq_convert_main(&options);
+    case EVQ_COMMAND_SCORE:
+        return (int)evq_score_main(&options);
     case EVQ_COMMAND_CHILD:
         return (int)evq_child_main(&options);
     default:

@@ -9,15 +9,15 @@ static const struct evq_option option_table[] = {
     {"slots", 0, EVQ_OPTION_INTEGER, "N",
      "run: number of jobs at once; the devices are shared evenly; default: one per device", 1,
      1024},
-    {"devices", 0, EVQ_OPTION_TEXT, "LIST", "run, eval: auto, cpu, or GPU numbers such as 0,1", 0,
-     0},
+    {"devices", 0, EVQ_OPTION_TEXT, "LIST",
+     "run, eval, score: auto, cpu, or GPU numbers such as 0,1", 0, 0},
     {"suites", 0, EVQ_OPTION_TEXT, "LIST",
      "run: only these suites of the configuration, such as a,b", 0, 0},
     {"suite", 's', EVQ_OPTION_TEXT, "NAME", "eval: the suite", 0, 0},
     {"variant", 0, EVQ_OPTION_TEXT, "NAME",
      "eval, convert: the weights of the checkpoint, such as ema; default regular", 0, 0},
     {"threads", 0, EVQ_OPTION_INTEGER, "N",
-     "run, eval: CPU threads per slot; default: cores / slots", 0, 4096},
+     "run, eval, score: CPU threads per slot; default: cores / slots", 0, 4096},
     {"warm", 0, EVQ_OPTION_FLAG, NULL,
      "run: start the persistent evaluators of all suites before the first job", 0, 0},
     {"max-jobs", 0, EVQ_OPTION_INTEGER, "N", "run: exit after N jobs", 1, INT64_C(1) << 40},
@@ -44,6 +44,7 @@ static const struct evq_man_item word_list[] = {
     {"eval", "evaluate one checkpoint here and now, without Redis"},
     {"inspect", "print what a checkpoint holds"},
     {"convert", "write a checkpoint as a Transformers directory"},
+    {"score", "answer requests for log-likelihoods on standard input"},
     {NULL, NULL},
 };
 
@@ -51,14 +52,15 @@ const struct evq_man evq_options_man = {
     .name = "evalq-worker",
     .command = "evalq-worker",
     .usage = "[run] [OPTION...]\neval PATH --suite NAME [OPTION...]\ninspect PATH [OPTION...]\n"
-             "convert PATH OUTPUT [OPTION...]",
+             "convert PATH OUTPUT [OPTION...]\nscore [OPTION...]",
     .summary = "evaluate checkpoints",
     .description =
         "`run`, which is the default, takes jobs from the queue and evaluates them until it "
         "is stopped. Each slot evaluates one job at a time. `eval` evaluates one checkpoint "
         "here and now, without Redis. `inspect` prints what a checkpoint holds. `convert` writes "
         "the weights of any checkpoint that evalq reads, with an adapter merged, as a Transformers "
-        "directory. Without PATH and OUTPUT, `convert` is a prepare command.\n\nAfter "
+        "directory. Without PATH and OUTPUT, `convert` is a prepare command. `score` answers "
+        "evalq's model for lm-evaluation-harness, which starts it.\n\nAfter "
         "SIGTERM or SIGINT the worker takes no more jobs. Running jobs have "
         "worker.drain_seconds to end; then they go back to the queue. A second signal sends "
         "them back at once.\n\nExamples: `evalq-worker --devices auto`, `evalq-worker eval "
@@ -130,11 +132,14 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
         options->command = EVQ_COMMAND_INSPECT;
     } else if (strcmp(command, "convert") == 0) {
         options->command = EVQ_COMMAND_CONVERT;
+    } else if (strcmp(command, "score") == 0) {
+        options->command = EVQ_COMMAND_SCORE;
     } else if (strcmp(command, "child") == 0) {
         options->command = EVQ_COMMAND_CHILD;
     } else {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "unknown command '%s': expected run, eval, inspect or convert",
+                             "unknown command '%s': expected run, eval, inspect, convert or "
+                             "score",
                              command);
     }
     enum evq_status status = paths_take(options, words, count, err);
@@ -173,7 +178,7 @@ enum evq_status evq_options_read(const struct evq_option_set *set, struct evq_op
         .tokenizer = evq_option_text(set, "tokenizer", NULL),
     };
     enum evq_status status = words_take(&options, set->args, set->arg_count, err);
-    if (status == EVQ_OK && options.command <= EVQ_COMMAND_CONVERT) {
+    if (status == EVQ_OK && options.command < EVQ_COMMAND_CHILD) {
         status = options_check(set, set->arg_count > 0 ? set->args[0] : "run", err);
     }
     if (status == EVQ_OK) {

@@ -15,6 +15,7 @@ enum evq_options_command {
     EVQ_COMMAND_EVAL,
     EVQ_COMMAND_INSPECT,
     EVQ_COMMAND_CONVERT,
+    EVQ_COMMAND_SCORE,
     EVQ_COMMAND_CHILD // Internal: the supervisor starts it for each slot.
 };
 
@@ -35,7 +36,7 @@ struct evq_options {
     int64_t max_jobs;      // 0: no limit.
     int64_t idle_exit_s;   // -1: never.
     int64_t deadline_s;    // Unix seconds; 0: no deadline.
-    int32_t threads;       // For child and eval: CPU threads; -1: as configured.
+    int32_t threads;       // For child, eval and score: CPU threads; -1: as configured.
     bool warm;             // For run and child: start persistent evaluators before the first job.
     bool json;
     bool digest;

@@ -116,8 +116,8 @@ enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const ch
                             : status;
 }
 
-static enum evq_status append_tokens(struct evq_corpus *corpus, const int32_t *ids, size_t count,
-                                     struct evq_error *err)
+enum evq_status evq_corpus_append_tokens(struct evq_corpus *corpus, const int32_t *ids,
+                                         size_t count, struct evq_error *err)
 {
     struct evq_tokens *tokens = &corpus->tokens;
 
@@ -154,9 +154,10 @@ static enum evq_status add_after_prefix(struct evq_corpus_build *build, const ch
                                evq_tokenizer_name(build->source->tokenizer));
     }
     if (status == EVQ_OK && (found->count == 0 || found->ids[0] != corpus->prefix)) {
-        status = append_tokens(corpus, &corpus->prefix, 1, err);
+        status = evq_corpus_append_tokens(corpus, &corpus->prefix, 1, err);
     }
-    return status == EVQ_OK ? append_tokens(corpus, found->ids, found->count, err) : status;
+    return status == EVQ_OK ? evq_corpus_append_tokens(corpus, found->ids, found->count, err)
+                            : status;
 }
 
 /* Appends the tokens of the context, and then those tokens of the joined text that are beyond them.
@@ -188,7 +189,8 @@ static enum evq_status add_after_context(struct evq_corpus_build *build, const c
                                   build->joined.bytes, special, whole, err);
     *ret_context = lead;
     return status == EVQ_OK && whole->count > lead
-               ? append_tokens(build->corpus, whole->ids + lead, whole->count - lead, err)
+               ? evq_corpus_append_tokens(build->corpus, whole->ids + lead, whole->count - lead,
+                                          err)
                : status;
 }
 

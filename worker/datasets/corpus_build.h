@@ -48,6 +48,10 @@ enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *
                                     size_t continuation_bytes, const char *counted,
                                     size_t counted_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Appends tokens, which evq_corpus_add_passage() makes a passage. EVQ_E_NOMEM. */
+enum evq_status evq_corpus_append_tokens(struct evq_corpus *corpus, const int32_t *ids,
+                                         size_t count, struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Closes a passage of the tokens from passage.first on. counted NULL: there is no text.
  * EVQ_E_LIMIT, EVQ_E_NOMEM. */
 enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct evq_passage passage,

@@ -13,10 +13,11 @@
 A task of the suite names a task or group of the harness; its option `source` gives that name if it
 is another one. Metrics keep the harness's names, such as "acc,none".
 
-The harness, its tasks and their data stay loaded. A model that is a torch module (--model hf) stays
-too: a checkpoint with the same config.json and tokenizer only has its weights copied into it. Other
-models (vllm, sglang, an API) are created again for each checkpoint. With --tasks, tasks are loaded
-before the first job.
+The harness, its tasks and their data stay loaded. evalq's native engine (--model evalq, for
+log-likelihoods) stays and reads the weights of each checkpoint. A model that is a torch module
+(--model hf) stays too: a checkpoint with the same config.json and tokenizer only has its weights
+copied into it. Other models (vllm, sglang, an API) are created again for each checkpoint. With
+--tasks, tasks are loaded before the first job.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Harness:
     def __init__(self, options: argparse.Namespace) -> None:
         self._lm_eval: Any = import_module("lm_eval")
         manager: Any = import_module("lm_eval.tasks").TaskManager(include_path=options.include_path)
+        if options.model == "evalq":
+            import_module("evalq.lm_eval_model")  # Adds the model to those of the harness.
         self._options = options
         self._tasks = _TaskCache(manager)
         self._lm: Any = None
@@ -83,6 +86,8 @@ class Harness:
             self._loaded = checkpoint
         name = task.options.get("source", str(task))
         report(0, -1, name)
+        if hasattr(self._lm, "listen"):
+            self._lm.listen(lambda done, total: report(done, total, name))
         options = self._options
         results = self._lm_eval.simple_evaluate(
             model=self._lm,
@@ -102,6 +107,9 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
+        if hasattr(self._lm, "load_checkpoint"):
+            self._lm.load_checkpoint(checkpoint.path)
+            return
         definition = _read_definition(checkpoint.path)
         model = getattr(self._lm, "model", None)
         same = definition == self._definition and _CONFIG in definition
@@ -118,7 +126,7 @@ class Harness:
         more = {
             "batch_size": options.batch_size,
             "max_batch_size": None,
-            "device": options.device or _default_device(),
+            "device": options.device or (None if options.model == "evalq" else _default_device()),
         }
         self._lm = registry.get_model(options.model).create_from_arg_obj(arguments, more)
         self._definition = definition

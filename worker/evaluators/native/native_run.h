@@ -71,6 +71,17 @@ enum evq_status evq_native_model_build(const struct evq_task *task,
                                        int32_t *ret_length, struct evq_model **ret_model,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Whether sequences of tokens can be so long. EVQ_E_INVALID: the model reads no tokens.
+ * EVQ_E_LIMIT.
+ */
+enum evq_status evq_native_check_length(const struct evq_model *model, int32_t length,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Scores windows->corpus with the present task, whose windows it makes. The weights are loaded
+ * first, unless the backend holds them. The caller frees the windows. */
+enum evq_status evq_native_score_corpus(struct evq_native_run *run, struct evq_windows *windows,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Keeps the samples of a batch of rows: the samples first, first + stride and so on. labels NULL:
  * the task has none. */
 void evq_native_keep_rows(struct evq_native_run *run, struct evq_dataset *dataset, int64_t first,

@@ -87,6 +87,20 @@ static enum evq_status check_vocabulary(const struct evq_corpus *corpus, int32_t
                          corpus->counted ? ": the tokenizer does not fit the model" : "");
 }
 
+enum evq_status evq_native_check_length(const struct evq_model *model, int32_t length,
+                                        struct evq_error *err)
+{
+    if (model->context < 1) {
+        return evq_error_set(err, EVQ_E_INVALID, "the model (%s) reads samples, not tokens",
+                             model->family);
+    }
+    return length <= model->context
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_LIMIT,
+                               "length is %d tokens, but the model takes sequences of at most %d",
+                               (int)length, (int)model->context);
+}
+
 /* Makes the windows of this shard, as long as the model or the task allows. */
 static enum evq_status cut_windows(struct evq_native_run *run, const struct evq_model *model,
                                    int32_t length, struct evq_windows *windows,
@@ -94,20 +108,14 @@ static enum evq_status cut_windows(struct evq_native_run *run, const struct evq_
 {
     const bool sharded = run->request->shard_count > 0 && run->request->shard >= 0;
 
-    if (model->context < 1) {
-        return evq_error_set(err, EVQ_E_INVALID, "the model (%s) reads samples, not tokens",
-                             model->family);
-    }
-    if (length > model->context) {
-        return evq_error_set(err, EVQ_E_LIMIT,
-                             "length is %d tokens, but the model takes sequences of at most %d",
-                             (int)length, (int)model->context);
+    enum evq_status status = evq_native_check_length(model, length, err);
+    if (status == EVQ_OK) {
+        status = check_vocabulary(windows->corpus, model->outputs, err);
     }
     windows->config = run->config;
     windows->length_max = length > 0 ? length : model->context;
     windows->shard = sharded ? run->request->shard : 0;
     windows->shard_count = sharded ? run->request->shard_count : 1;
-    const enum evq_status status = check_vocabulary(windows->corpus, model->outputs, err);
     return status == EVQ_OK ? run->task->tokens->windows(windows, err) : status;
 }
 
@@ -358,31 +366,40 @@ enum evq_status evq_native_model_build(const struct evq_task *task,
     return status;
 }
 
+enum evq_status evq_native_score_corpus(struct evq_native_run *run, struct evq_windows *windows,
+                                        struct evq_error *err)
+{
+    struct evq_model *model = NULL;
+    int32_t length = 0;
+
+    enum evq_status status =
+        evq_native_model_build(run->task, run->config, run->checkpoint,
+                               evq_native_fast_bf16(run->native), &length, &model, err);
+    if (status == EVQ_OK) {
+        status = cut_windows(run, model, length, windows, err);
+    }
+    if (status == EVQ_OK) {
+        status = score_windows(run, model, windows, err);
+        model = NULL;
+    }
+    evq_model_free(model);
+    return status;
+}
+
 enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
                                   struct evq_error *err)
 {
     struct evq_windows windows = {0};
-    struct evq_model *model = NULL;
-    int32_t length = 0;
 
     enum evq_status status = find_corpus(run, &windows.corpus, err);
     if (status == EVQ_OK) {
-        status = evq_native_model_build(run->task, run->config, run->checkpoint,
-                                        evq_native_fast_bf16(run->native), &length, &model, err);
-    }
-    if (status == EVQ_OK) {
-        status = cut_windows(run, model, length, &windows, err);
-    }
-    if (status == EVQ_OK) {
-        status = score_windows(run, model, &windows, err);
-        model = NULL;
+        status = evq_native_score_corpus(run, &windows, err);
     }
     if (status == EVQ_OK) {
         run->task->tokens->add(sums, &windows);
         evq_native_keep_windows(run, &windows);
         run->timing.samples = sums[0].count;
     }
-    evq_model_free(model);
     evq_windows_free(&windows);
     return status;
 }
