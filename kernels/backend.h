@@ -17,6 +17,8 @@
 
 #define EVQ_BACKEND_ABI 7
 
+#define EVQ_EXPERTS_MAX 4096 // Most experts of a layer.
+
 enum evq_activation {
     EVQ_ACT_NONE,
     EVQ_ACT_RELU,
@@ -62,6 +64,13 @@ enum evq_op_kind {
     EVQ_OP_ATTENTION,
     EVQ_OP_GATE, // out[rows, n] = act(in[rows, c]) * in[rows, n + c]; out is not in.
     EVQ_OP_ADD,  // out[rows, n] = scale * in[rows, n] + residual[rows, n]; out may be either.
+    // The weights of experts, from logits in[rows, n]: of the top_k largest (of equal ones the
+    // first), the softmax among these, or among all n if `whole`; the others get 0. out may be in.
+    EVQ_OP_ROUTE,
+    // out[rows, n] = residual[rows, n] + sum over experts e of routes[rows, e] * y, where y[n] =
+    // down_e[n, inner] * g, and g[inner] = act(a[c]) * a[inner + c] of a = weight_e[2 inner, k] *
+    // in[rows, k]. weight_e and down_e are the slots weight + e and down + e. out may be residual.
+    EVQ_OP_EXPERTS,
     // Scoring head: in[rows, k], weight[n, k], bias[n] or -1; it computes the batch's scores and
     // never stores more than a tile of the logits. Without a bias, logits x become scale * x
     // (scale 0: x) and then cap * tanh(x / cap).
@@ -93,7 +102,7 @@ struct evq_op {
     // Buffers of activations by number. Buffer 0 holds the batch's inputs. Heads write no
     // buffer (-1).
     int32_t in, out;
-    int32_t residual;     // For GEMM and ADD: a buffer to add; 0: none.
+    int32_t residual;     // For GEMM, ADD and EXPERTS: a buffer to add; 0: none.
     int32_t weight, bias; // Weight slots by number; -1: none.
     int32_t n, k;         // Number of output and input columns.
     int32_t column, heads, kv_heads, window;
@@ -105,7 +114,10 @@ struct evq_op {
     const float *frequencies, *far_frequencies;
     int32_t near;
     bool neighbours;
-    // For CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: does not.
+    int32_t routes, experts, inner, down; // For EXPERTS.
+    bool whole;
+    // For CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: does not. For ROUTE
+    // and EXPERTS: the experts of a row.
     int32_t top_k;
 };
 

@@ -137,11 +137,37 @@ static const char *add_fault(const struct evq_plan *plan, const struct evq_op *o
                : "a residual that does not fit its buffer";
 }
 
+static const char *route_fault(const struct evq_op *op)
+{
+    return op->top_k >= 1 && op->top_k <= op->n && op->n <= EVQ_EXPERTS_MAX
+               ? NULL
+               : "more experts for a row than there are, or too many";
+}
+
+static const char *experts_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    const bool sized = op->experts >= 1 && op->inner >= 1 && op->inner <= INT32_MAX / 2;
+
+    if (op->residual <= 0 || !buffer_holds(plan, op->residual, op->n) || op->in == op->out ||
+        op->routes <= 0 || !buffer_holds(plan, op->routes, op->experts) || op->routes == op->out) {
+        return "a residual or routes that do not fit their buffers";
+    }
+    for (int32_t e = 0; e < op->experts && sized; e++) {
+        if (op->weight < 0 || op->down < 0 ||
+            !slot_is(plan, op->weight + e, 2 * op->inner, op->k) ||
+            !slot_is(plan, op->down + e, op->n, op->inner)) {
+            return "weights of another shape";
+        }
+    }
+    return sized && op->top_k >= 1 && op->top_k <= op->experts ? NULL : "no experts";
+}
+
 /* Number of columns that an operation reads. */
 static int32_t columns_in(const struct evq_op *op)
 {
     switch (op->kind) {
     case EVQ_OP_GEMM:
+    case EVQ_OP_EXPERTS:
     case EVQ_OP_SCORE:
         return op->k;
     case EVQ_OP_EMBEDDING:
@@ -200,6 +226,10 @@ static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op
         return attention_fault(plan, op);
     case EVQ_OP_ADD:
         return add_fault(plan, op);
+    case EVQ_OP_ROUTE:
+        return route_fault(op);
+    case EVQ_OP_EXPERTS:
+        return experts_fault(plan, op);
     case EVQ_OP_GATE:
         return op->in != op->out ? NULL : "an output that is its input";
     default:
@@ -384,7 +414,7 @@ uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *bat
 {
     uint64_t scored = 0;
     uint64_t flops = 0;
-    size_t joined = 0; // Operations up to the last attention run for every row.
+    size_t joined = 0; // Operations up to the last attention or experts run for every row.
 
     if (plan->length_max == 0) {
         return row_flops(plan) * (uint64_t)batch->rows;
@@ -394,13 +424,19 @@ uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *bat
     }
     const bool scores = plan->ops[plan->op_count - 1].kind == EVQ_OP_SCORE;
     for (size_t i = 0; i < plan->op_count; i++) {
-        joined = !scores || plan->ops[i].kind == EVQ_OP_ATTENTION ? i + 1 : joined;
+        const enum evq_op_kind kind = plan->ops[i].kind;
+        const bool joins = kind == EVQ_OP_ATTENTION || kind == EVQ_OP_EXPERTS;
+        joined = !scores || joins ? i + 1 : joined;
     }
     for (size_t i = 0; i < plan->op_count; i++) {
         const struct evq_op *op = &plan->ops[i];
         const uint64_t rows = i < joined ? (uint64_t)batch->rows : scored;
         if (op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_SCORE) {
             flops += 2 * (uint64_t)op->n * (uint64_t)op->k * rows;
+        }
+        if (op->kind == EVQ_OP_EXPERTS) {
+            flops += 2 * (2 * (uint64_t)op->k + (uint64_t)op->n) * (uint64_t)op->inner *
+                     (uint64_t)op->top_k * rows;
         }
         for (int32_t s = 0; s < batch->sequences && op->kind == EVQ_OP_ATTENTION; s++) {
             flops += 4 * (uint64_t)op->n * (uint64_t)op->heads *

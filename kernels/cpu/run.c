@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/score.h"
 
@@ -36,6 +37,8 @@ static size_t scratch_of(const struct evq_kernels *kernels, const struct evq_op 
         return evq_score_scratch_floats(kernels, EVQ_SCHEDULE_CHUNK, op->k);
     case EVQ_OP_ATTENTION:
         return kernels->attention_scratch_floats(op->n);
+    case EVQ_OP_EXPERTS:
+        return evq_experts_scratch_floats(kernels, op);
     default:
         return 0;
     }
@@ -287,6 +290,10 @@ static void run_op(const struct chunk *chunk, size_t number)
                      rows_of(chunk, op->residual), state->schedule.buffers[op->residual].stride,
                      rows_of(chunk, op->out), state->schedule.buffers[op->out].stride);
         break;
+    case EVQ_OP_ROUTE:
+        evq_experts_route(op, rows_of(chunk, op->in), in_stride, chunk->rows,
+                          rows_of(chunk, op->out), state->schedule.buffers[op->out].stride);
+        break;
     case EVQ_OP_SCORE:
         run_score(chunk, op);
         break;
@@ -372,12 +379,47 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
     part_done(run, thread);
 }
 
+/* The row of a buffer that is kept for all rows. */
+static float *shared_row(const struct evq_cpu_state *state, int32_t buffer, int32_t row)
+{
+    const struct evq_buffer *place = &state->schedule.buffers[buffer];
+
+    return (float *)state->shared.data + place->shared_at + (size_t)row * place->stride;
+}
+
+static void run_experts_part(void *context, int32_t part, int32_t thread)
+{
+    const struct segment_run *run = context;
+    const struct evq_cpu_state *state = run->state;
+    const struct evq_op *op = &state->plan->ops[run->segment->first];
+    const struct evq_buffer *buffers = state->schedule.buffers;
+    const int32_t first = part * run->chunk;
+    const struct evq_experts experts = {
+        .kernels = state->kernels,
+        .op = op,
+        .weights = state->weights.items,
+        .rows = run->rows - first < run->chunk ? run->rows - first : run->chunk,
+        .in = shared_row(state, op->in, first),
+        .routes = shared_row(state, op->routes, first),
+        .residual = shared_row(state, op->residual, first),
+        .in_stride = buffers[op->in].stride,
+        .routes_stride = buffers[op->routes].stride,
+        .residual_stride = buffers[op->residual].stride,
+        .out = shared_row(state, op->out, first),
+        .out_stride = buffers[op->out].stride,
+        .scratch = thread_buffers(state, thread) + state->schedule.thread_floats,
+    };
+
+    evq_experts_run(&experts);
+    part_done(run, thread);
+}
+
 /* There are as many chunks as threads, or a multiple of that, so that all threads finish together.
  */
-static int32_t chunk_rows(const struct evq_cpu_state *state, int32_t rows)
+static int32_t chunk_rows(const struct evq_cpu_state *state, int32_t rows, int32_t most)
 {
     const int64_t threads = evq_pool_threads(state->pool);
-    const int64_t least = ((int64_t)rows + EVQ_SCHEDULE_CHUNK - 1) / EVQ_SCHEDULE_CHUNK;
+    const int64_t least = ((int64_t)rows + most - 1) / most;
     const int64_t parts = (least + threads - 1) / threads * threads;
     const int64_t chunk = ((int64_t)rows + parts - 1) / parts;
 
@@ -392,13 +434,17 @@ void evq_run(struct evq_cpu_state *state, const struct evq_batch *batch,
                                   .batch = batch,
                                   .results = results,
                                   .segment = &state->schedule.segments[i]};
-        if (run.segment->attention) {
+        const struct evq_op *op = &state->plan->ops[run.segment->first];
+        const bool experts = op->kind == EVQ_OP_EXPERTS;
+        if (op->kind == EVQ_OP_ATTENTION) {
             evq_pool_run(state->pool, run_attention_part, &run,
-                         state->plan->ops[run.segment->first].heads * state->tokens.block_count);
+                         op->heads * state->tokens.block_count);
         } else {
+            const int32_t most = experts ? EVQ_EXPERTS_ROWS : EVQ_SCHEDULE_CHUNK;
             run.rows = run.segment->scores ? state->tokens.scored_count : batch->rows;
-            run.chunk = run.rows > 0 ? chunk_rows(state, run.rows) : 1;
-            evq_pool_run(state->pool, run_chunk, &run, (run.rows + run.chunk - 1) / run.chunk);
+            run.chunk = run.rows > 0 ? chunk_rows(state, run.rows, most) : 1;
+            evq_pool_run(state->pool, experts ? run_experts_part : run_chunk, &run,
+                         (run.rows + run.chunk - 1) / run.chunk);
         }
         part_done(&run, 0);
     }

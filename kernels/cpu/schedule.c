@@ -10,9 +10,10 @@ static void cut(struct evq_schedule *schedule, const struct evq_plan *plan)
         const enum evq_op_kind kind = plan->ops[i].kind;
         struct evq_segment *last =
             schedule->segment_count > 0 ? &schedule->segments[schedule->segment_count - 1] : NULL;
-        if (last == NULL || last->attention || kind == EVQ_OP_ATTENTION) {
+        const bool alone = kind == EVQ_OP_ATTENTION || kind == EVQ_OP_EXPERTS;
+        if (last == NULL || last->alone || alone) {
             last = &schedule->segments[schedule->segment_count++];
-            *last = (struct evq_segment){.first = i, .attention = kind == EVQ_OP_ATTENTION};
+            *last = (struct evq_segment){.first = i, .alone = alone};
         }
         last->end = i + 1;
         last->scores = last->scores || kind == EVQ_OP_SCORE;
@@ -28,6 +29,11 @@ static void reads(struct evq_schedule *schedule, const size_t *written, size_t s
     }
 }
 
+static bool adds(enum evq_op_kind kind)
+{
+    return kind == EVQ_OP_GEMM || kind == EVQ_OP_ADD || kind == EVQ_OP_EXPERTS;
+}
+
 /* Marks a buffer as shared if an operation reads what another segment wrote. */
 static void share(struct evq_schedule *schedule, const struct evq_plan *plan, size_t *written)
 {
@@ -38,12 +44,15 @@ static void share(struct evq_schedule *schedule, const struct evq_plan *plan, si
             if (op->kind != EVQ_OP_EMBEDDING && op->in != 0) {
                 reads(schedule, written, s + 1, op->in);
             }
-            if ((op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_ADD) && op->residual != 0) {
+            if (adds(op->kind) && op->residual != 0) {
                 reads(schedule, written, s + 1, op->residual);
+            }
+            if (op->kind == EVQ_OP_EXPERTS) {
+                reads(schedule, written, s + 1, op->routes);
             }
             if (op->out >= 0) {
                 written[op->out] = s + 1;
-                schedule->buffers[op->out].shared |= segment->attention;
+                schedule->buffers[op->out].shared |= segment->alone;
             }
         }
     }

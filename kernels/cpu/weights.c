@@ -11,8 +11,14 @@
 static bool is_matrix(const struct evq_plan *plan, int32_t slot)
 {
     for (size_t i = 0; i < plan->op_count; i++) {
-        const enum evq_op_kind kind = plan->ops[i].kind;
-        if ((kind == EVQ_OP_GEMM || kind == EVQ_OP_SCORE) && plan->ops[i].weight == slot) {
+        const struct evq_op *op = &plan->ops[i];
+        const bool product = op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_SCORE;
+        if (product && op->weight == slot) {
+            return true;
+        }
+        if (op->kind == EVQ_OP_EXPERTS &&
+            ((slot >= op->weight && slot - op->weight < op->experts) ||
+             (slot >= op->down && slot - op->down < op->experts))) {
             return true;
         }
     }

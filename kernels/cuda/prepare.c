@@ -106,7 +106,7 @@ void evq_cuda_scratch_free(struct evq_cuda_state *state)
     evq_cuda_block_free(state, &state->gathered);
 }
 
-/* Heads must fit into a warp. */
+/* Heads must fit into a warp, and only the CPU has experts. */
 static enum evq_status check_supported(const struct evq_plan *plan, struct evq_error *err)
 {
     for (size_t i = 0; i < plan->op_count; i++) {
@@ -115,6 +115,11 @@ static enum evq_status check_supported(const struct evq_plan *plan, struct evq_e
             return evq_error_set(err, EVQ_E_UNSUPPORTED,
                                  "attention heads of %d values, expected at most %d", (int)op->n,
                                  EVQ_ATTENTION_SIZE_MAX);
+        }
+        if (op->kind == EVQ_OP_ROUTE || op->kind == EVQ_OP_EXPERTS) {
+            return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                 "the native evaluator has mixtures of experts only on the CPU: on "
+                                 "a GPU, evaluate this model with the model server");
         }
     }
     return EVQ_OK;

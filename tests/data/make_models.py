@@ -52,6 +52,13 @@ MODELS = {
     "phi3": ("Phi3", dict(COMMON, original_max_position_embeddings=12, rope_parameters=LONGROPE), "bfloat16"),
     "smollm3": ("SmolLM3", dict(COMMON, no_rope_layers=[1, 0]), "bfloat16"),
     "starcoder2": ("Starcoder2", dict(COMMON), "bfloat16"),
+    "mixtral": ("Mixtral", dict(COMMON, num_local_experts=3), "bfloat16"),
+    "olmoe": ("Olmoe", dict(COMMON, num_experts=3, num_experts_per_tok=2), "bfloat16"),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        dict(COMMON, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True, mlp_only_layers=[1]),
+        "bfloat16",
+    ),
     "gemma": ("Gemma", dict(COMMON, head_dim=10, num_key_value_heads=1), "bfloat16"),
 }
 
@@ -73,6 +80,7 @@ def make(name, family, values, dtype):
             os.unlink(os.path.join(folder, extra))
     os.chmod(os.path.join(folder, "model.safetensors"), 0o644)
     exact = model.double()
+    exact.set_experts_implementation("eager")
     with open(os.path.join(folder, "expected.txt"), "w", encoding="ascii") as file:
         for length in LENGTHS:
             tokens = torch.randint(0, VOCABULARY, (1, length), generator=generator)

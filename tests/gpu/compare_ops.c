@@ -30,8 +30,8 @@ enum {
 };
 
 static const char *const names[EVQ_OP_COUNT] = {
-    "product", "embedding", "layer norm", "RMS norm",      "rope",         "attention",
-    "gate",    "sum",       "score",      "cross-entropy", "squared error"};
+    "product", "embedding", "layer norm", "RMS norm", "rope",          "attention",    "gate",
+    "sum",     "route",     "experts",    "score",    "cross-entropy", "squared error"};
 
 struct op_case {
     struct evq_op op; // in, out, weight, bias and residual follow from what is below.

@@ -183,6 +183,18 @@ ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "exaone 4 no windows": ("Exaone4", dict(sliding_window=None, layer_types=["full_attention"] * 3, tie_word_embeddings=True)),
     "seed-oss": ("SeedOss", dict(head_dim=16)),
     "seed-oss biases": ("SeedOss", dict(head_dim=8, attention_bias=False, attention_out_bias=True, mlp_bias=True)),
+    "mixtral": ("Mixtral", dict(sliding_window=9)),
+    "mixtral five of seven": ("Mixtral", dict(head_dim=12, num_local_experts=7, num_experts_per_tok=5, tie_word_embeddings=True)),
+    "qwen3 moe": ("Qwen3Moe", dict(num_experts=11, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True)),
+    "qwen3 moe dense layers": (
+        "Qwen3Moe",
+        dict(
+            num_hidden_layers=5, num_experts=6, moe_intermediate_size=24, num_experts_per_tok=2, decoder_sparse_step=2,
+            mlp_only_layers=[3], attention_bias=True, use_sliding_window=True, sliding_window=7,
+        ),
+    ),
+    "olmoe": ("Olmoe", dict(num_experts=9, num_experts_per_tok=4)),
+    "olmoe normed": ("Olmoe", dict(num_experts=3, num_experts_per_tok=3, norm_topk_prob=True, attention_bias=True)),
     "arcee": ("Arcee", {}),
     "arcee biases": ("Arcee", dict(head_dim=12, attention_bias=True, mlp_bias=True, hidden_act="relu", rope_parameters=YARN)),
 }

@@ -191,6 +191,58 @@ static void plain_score(const struct plain *plain, const struct evq_op *op)
     free(logits);
 }
 
+/* Whether fewer than top_k logits are larger, or equal and before it. */
+static bool plain_is_routed(const struct evq_op *op, const double *in, int32_t expert)
+{
+    int32_t ahead = 0;
+
+    for (int32_t e = 0; e < op->n; e++) {
+        ahead += in[e] > in[expert] || (in[e] == in[expert] && e < expert);
+    }
+    return ahead < op->top_k;
+}
+
+/* in may be out. */
+static void plain_route(const struct evq_op *op, const double *in, double *out)
+{
+    double *weights = calloc((size_t)op->n, sizeof(*weights));
+    double sum = 0.0;
+
+    for (int32_t e = 0; e < op->n; e++) {
+        const bool routed = plain_is_routed(op, in, e);
+        sum += routed || op->whole ? exp(in[e]) : 0.0;
+        weights[e] = routed ? exp(in[e]) : 0.0;
+    }
+    for (int32_t e = 0; e < op->n; e++) {
+        out[e] = weights[e] / sum;
+    }
+    free(weights);
+}
+
+static void plain_experts(const struct plain *plain, const struct evq_op *op, int32_t row)
+{
+    const double *in = plain_row(plain, op->in, row);
+    const double *routes = plain_row(plain, op->routes, row);
+    double *out = plain_row(plain, op->out, row);
+    double *gated = calloc((size_t)op->inner, sizeof(*gated));
+
+    for (int32_t c = 0; c < op->n; c++) {
+        out[c] = plain_row(plain, op->residual, row)[c];
+    }
+    for (int32_t e = 0; e < op->experts; e++) {
+        const struct evq_op up = {.weight = op->weight + e, .bias = -1, .k = op->k};
+        const struct evq_op down = {.weight = op->down + e, .bias = -1, .k = op->inner};
+        for (int32_t c = 0; c < op->inner; c++) {
+            gated[c] = plain_activate(plain_product(plain, &up, in, c), op->activation) *
+                       plain_product(plain, &up, in, op->inner + c);
+        }
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] += routes[e] * plain_product(plain, &down, gated, c);
+        }
+    }
+    free(gated);
+}
+
 static void plain_op_row(const struct plain *plain, const struct evq_op *op, int32_t row)
 {
     const struct evq_batch *batch = plain->batch;
@@ -225,6 +277,12 @@ static void plain_op_row(const struct plain *plain, const struct evq_op *op, int
         break;
     case EVQ_OP_ROPE:
         plain_rope(op, in, position, length);
+        break;
+    case EVQ_OP_ROUTE:
+        plain_route(op, in, out);
+        break;
+    case EVQ_OP_EXPERTS:
+        plain_experts(plain, op, row);
         break;
     case EVQ_OP_ADD:
         for (int32_t c = 0; c < op->n; c++) {

@@ -164,6 +164,103 @@ static void rows_are_added(void **unused)
     cpu->close(state);
 }
 
+/* A router and experts of buffer 1, in sequences of up to 200 tokens. In some cases a batch has
+ * more rows of one expert than a product takes. */
+static struct model *model_of_experts(const int32_t shape[4], int32_t turn)
+{
+    const int32_t n = shape[0];
+    const int32_t experts = shape[2];
+    struct model *model = model_of_inputs(turn % 2 == 0 ? lengths_long : lengths_odd, n);
+    struct evq_op op = plain_op;
+
+    model->columns[2] = experts;
+    model->columns[3] = n;
+    model->plan.buffer_count = 4;
+    op.kind = EVQ_OP_GEMM;
+    op.weight = slot(model, experts, n, 1.0f);
+    op.n = experts;
+    op.k = n;
+    add(model, op);
+    op = plain_op;
+    op.kind = EVQ_OP_ROUTE;
+    op.in = op.out = 2;
+    op.n = experts;
+    op.top_k = shape[3];
+    op.whole = turn % 3 == 0;
+    add(model, op);
+    op = plain_op;
+    op.kind = EVQ_OP_EXPERTS;
+    op.out = 3;
+    op.residual = turn % 4 < 2 ? 1 : 3; // The second case adds to zeros.
+    op.routes = 2;
+    op.n = op.k = n;
+    op.inner = shape[1];
+    op.experts = experts;
+    op.top_k = shape[3];
+    op.activation = EVQ_ACT_SILU;
+    op.weight = (int32_t)model->plan.slot_count;
+    for (int32_t e = 0; e < experts; e++) {
+        (void)slot(model, 2 * op.inner, n, 0.5f);
+    }
+    op.down = (int32_t)model->plan.slot_count;
+    for (int32_t e = 0; e < experts; e++) {
+        (void)slot(model, n, op.inner, 0.5f);
+    }
+    if (op.residual == 3) { // Buffer 3 begins as buffer 1.
+        struct evq_op copy = plain_op;
+        copy.kind = EVQ_OP_ADD;
+        copy.out = 3;
+        copy.residual = 1;
+        copy.n = n;
+        copy.scale = -0.5f;
+        add(model, copy);
+    }
+    add(model, op);
+    return model;
+}
+
+static void experts_equal_plain_loops(void **unused)
+{
+    static const int32_t shapes[][4] = {// n, inner, experts, experts of a row.
+                                        {1, 1, 1, 1},  {16, 24, 5, 2}, {33, 17, 7, 7},
+                                        {8, 40, 2, 1}, {24, 8, 20, 3}, {48, 32, 4, 1}};
+    void *state = open_cpu(3);
+
+    (void)unused;
+    for (int32_t turn = 0; turn < 24; turn++) {
+        struct model *model = model_of_experts(shapes[turn % 6], turn);
+        check_buffer(state, model, 3, shapes[turn % 6][0], 5e-6);
+        model_free(model);
+    }
+    cpu->close(state);
+}
+
+/* Of equal logits the first count; a NaN reaches the result of its row, and of no other. */
+static void routes_break_ties_and_keep_nan(void **unused)
+{
+    static const int32_t shape[] = {4, 3, 6, 2};
+    void *state = open_cpu(2);
+    struct model *model = model_of_experts(shape, 1);
+    struct evq_row_result results[136];
+    struct evq_error err = {0};
+    float targets[136 * 4] = {0};
+
+    (void)unused;
+    memset(model->weights[1], 0, 6 * 4 * sizeof(float)); // The router.
+    check_buffer(state, model, 3, 4, 5e-6);
+    for (int32_t c = 0; c < 4; c++) { // The row 5 of the inputs.
+        model->weights[0][5 * 4 + c] = NAN;
+    }
+    model->batch.targets = targets;
+    prepare(state, model);
+    assert_int_equal(cpu->exec(state, &model->batch, results, &err), EVQ_OK);
+    for (int32_t r = 0; r < model->batch.rows; r++) {
+        assert_true(isnan(results[r].loss) == (r == 5));
+    }
+    model_free(model);
+    cpu->close(state);
+}
+
 static void logits_are_scaled_and_capped(void **unused)
 {
     static const float options[][2] = {{0.0f, 0.0f}, {0.0625f, 0.0f}, {0.0f, 3.0f}, {1.7f, 2.0f}};
@@ -211,6 +308,8 @@ int main(void)
         cmocka_unit_test(attention_has_caps_sinks_and_mixed_heads),
         cmocka_unit_test(heads_have_norm_weights_of_their_own),
         cmocka_unit_test(rows_are_added),
+        cmocka_unit_test(experts_equal_plain_loops),
+        cmocka_unit_test(routes_break_ties_and_keep_nan),
         cmocka_unit_test(logits_are_scaled_and_capped),
     };
     int failed = 0;

@@ -212,6 +212,8 @@ static void plans_with_one_fault_are_refused(void **unused)
         {ATTEND, FIELD(weight), NORM, "operation 5 has a weight of another shape"},
         {ATTEND, FIELD(cap), -1, "operation 5 has a weight of another shape, or a cap below 0"},
         {GATE, FIELD(kind), EVQ_OP_ADD, "operation 8 has a residual that does not fit its buffer"},
+        {GATE, FIELD(kind), EVQ_OP_ROUTE, "operation 8 has more experts for a row than there are"},
+        {GATE, FIELD(kind), EVQ_OP_EXPERTS, "operation 8 has an input that does not fit"},
         {SCORE, FIELD(cap), -1, "operation 10 has a bias before a scale, or a cap below 0"},
         {ATTEND, FIELD(in), 0, "operation 5 has an input that does not fit its buffer"},
         {ATTEND, FIELD(heads), 0, "operation 5 has heads that do not fit its input"},

@@ -2,10 +2,10 @@
  * (tests/data/make_models.py), and what is refused, by name. */
 #include "model_fixture.h"
 
-static const char *const families[] = {"arcee",   "cohere", "cohere2",    "exaone4", "gemma",
-                                       "gemma2",  "gemma3", "glm4",       "gpt2",    "gpt_neox",
-                                       "granite", "llama",  "llama_yarn", "mistral", "olmo3",
-                                       "phi3",    "qwen2",  "qwen3",      "smollm3", "starcoder2"};
+static const char *const families[] = {
+    "arcee", "cohere",   "cohere2", "exaone4", "gemma",      "gemma2",  "gemma3",    "glm4",
+    "gpt2",  "gpt_neox", "granite", "llama",   "llama_yarn", "mistral", "mixtral",   "olmo3",
+    "olmoe", "phi3",     "qwen2",   "qwen3",   "qwen3_moe",  "smollm3", "starcoder2"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 static void read_expected(const char *name, struct text *text)
@@ -308,6 +308,22 @@ static const struct edit edits[] = {
      EVQ_E_INVALID,
      {"attn_logit_softcapping", "'-2.0'"}},
     {"cohere", "\"use_qk_norm\": true", "\"use_qk_norm\": false", EVQ_E_INVALID, {"no place"}},
+    {"olmoe", "\"clip_qkv\": null", "\"clip_qkv\": 8.0", EVQ_E_UNSUPPORTED, {"clip_qkv"}},
+    {"mixtral",
+     "\"num_experts_per_tok\": 2",
+     "\"num_experts_per_tok\": 4",
+     EVQ_E_INVALID,
+     {"4 experts", "of 3"}},
+    {"mixtral",
+     "\"num_local_experts\": 3",
+     "\"num_local_experts\": 4",
+     EVQ_E_INVALID,
+     {"experts.3.w1.weight"}},
+    {"qwen3_moe",
+     "\"mlp_only_layers\": [",
+     "\"mlp_only_layers\": [2, ",
+     EVQ_E_INVALID,
+     {"mlp_only_layers.0", "'2'"}},
     {"smollm3", "\"no_rope_layers\": [", "\"no_rope_layers\": [7, ", EVQ_E_INVALID, {"'7'"}},
     {"gpt_neox",
      "\"use_cache\": true",

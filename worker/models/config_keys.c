@@ -59,6 +59,7 @@ static const char *const harmless[] = {
     "output_attentions",
     "output_hidden_states",
     "output_past",
+    "output_router_logits",
     "output_scores",
     "pad_token",
     "predict_special_tokens",
@@ -69,6 +70,8 @@ static const char *const harmless[] = {
     "reorder_and_upcast_attn",
     "repetition_penalty",
     "return_dict",
+    "router_aux_loss_coef", // This and the next are used in training.
+    "router_jitter_noise",
     "return_dict_in_generate",
     "summary_activation",
     "summary_proj_to_labels",

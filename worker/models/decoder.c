@@ -120,7 +120,12 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
                                 "%d attention heads cannot share %d key-value heads evenly",
                                 (int)shape->heads, (int)shape->kv_heads);
     }
-    if (wide > INT32_MAX || shape->inner > INT32_MAX / 2) {
+    if (shape->expert_count > shape->experts || shape->experts > EVQ_EXPERTS_MAX) {
+        evq_model_config_refuse(
+            config, EVQ_E_INVALID, "%d experts for each token of %d, expected at most %d and %d",
+            (int)shape->expert_count, (int)shape->experts, (int)shape->experts, EVQ_EXPERTS_MAX);
+    }
+    if (wide > INT32_MAX || shape->inner > INT32_MAX / 2 || shape->expert_inner > INT32_MAX / 2) {
         evq_model_config_refuse(config, EVQ_E_LIMIT, "%d heads of %d values are too wide",
                                 (int)shape->heads, (int)shape->head_dim);
     }

@@ -25,6 +25,9 @@ struct evq_decoder_names {
     const char *gate_up;             // Gate and up in one tensor; otherwise:
     const char *gate, *up, *down;
     const char *mlp_post_norm;
+    // Layers with experts: the logits that choose them, and "mlp.experts.", which is followed by a
+    // number, a dot and the names of an expert's matrices.
+    const char *router, *expert, *expert_gate, *expert_up, *expert_down;
     const char *final_norm;
     const char *head, *other_head; // Two names of the head; the second may be NULL.
     const char *const *buffers;    // Endings of names that are not weights, NULL-terminated.
@@ -71,6 +74,10 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     const struct evq_rope *window_rope; // For layers with a window; NULL: the same.
     const bool *turns;                  // Which layers rotate, in the model's arena; NULL: all.
     int32_t window;                     // 0: no window.
+    int32_t experts;                    // Experts of a layer; 0: no layer has any.
+    int32_t expert_count, expert_inner; // Experts of a token, and their width.
+    bool route_whole;                   // Their weights are a softmax over all experts.
+    const bool *dense;    // Which layers have no experts, in the model's arena; NULL: none.
     const bool *windowed; // Which layers have the window, in the model's arena; NULL: all.
 };
 

@@ -8,7 +8,7 @@
 #define OUTER        8 // Most operations, slots and tensors outside the layers.
 
 // ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds.
-enum { TOKENS, STREAM, NORMED, ASIDE, QKV, ATTENDED, WIDE, GATED, BRANCH, BUFFER_COUNT };
+enum { TOKENS, STREAM, NORMED, ASIDE, QKV, ATTENDED, WIDE, GATED, BRANCH, ROUTES, BUFFER_COUNT };
 
 struct part { // Some rows of a matrix that are a tensor of their own.
     const char *name;
@@ -300,6 +300,60 @@ static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer, int32
                names->mlp_post_norm);
 }
 
+/* The name of a matrix of an expert, without ".weight". */
+static const char *expert_name(struct evq_decoder_plan *plan, int32_t expert, const char *part)
+{
+    const char *name =
+        evq_arena_printf(plan->arena, "%s%d.%s", plan->names->expert, (int)expert, part);
+
+    plan->failed = plan->failed || name == NULL;
+    return name != NULL ? name : "";
+}
+
+/* The slots of all first matrices come before those of the second ones. */
+static void add_experts(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct evq_decoder_names *names = plan->names;
+    const struct part router = {names->router, shape->experts};
+    struct evq_op op = {.kind = EVQ_OP_EXPERTS,
+                        .in = in,
+                        .out = STREAM,
+                        .residual = STREAM,
+                        .bias = -1,
+                        .n = shape->hidden,
+                        .k = shape->hidden,
+                        .routes = ROUTES,
+                        .experts = shape->experts,
+                        .inner = shape->expert_inner,
+                        .top_k = shape->expert_count,
+                        .activation = shape->activation};
+
+    add_gemm(plan, layer, &router, 1, shape->hidden, false,
+             (struct evq_op){.in = in, .out = ROUTES});
+    add_op(plan, &(struct evq_op){.kind = EVQ_OP_ROUTE,
+                                  .in = ROUTES,
+                                  .out = ROUTES,
+                                  .weight = -1,
+                                  .bias = -1,
+                                  .n = shape->experts,
+                                  .top_k = shape->expert_count,
+                                  .whole = shape->route_whole});
+    for (int32_t expert = 0; expert < shape->experts; expert++) {
+        const struct part both[] = {
+            {expert_name(plan, expert, names->expert_gate), shape->expert_inner},
+            {expert_name(plan, expert, names->expert_up), shape->expert_inner}};
+        const int32_t slot = add_matrix(plan, layer, both, 2, shape->hidden);
+        op.weight = expert == 0 ? slot : op.weight;
+    }
+    for (int32_t expert = 0; expert < shape->experts; expert++) {
+        const struct part down = {expert_name(plan, expert, names->expert_down), shape->hidden};
+        const int32_t slot = add_matrix(plan, layer, &down, 1, shape->expert_inner);
+        op.down = expert == 0 ? slot : op.down;
+    }
+    add_op(plan, &op);
+}
+
 static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
 {
     const struct evq_decoder_names *names = plan->names;
@@ -320,7 +374,11 @@ static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
         add_norm(plan, layer, names->mlp_norm, STREAM, NORMED);
         in = NORMED;
     }
-    add_feed_forward(plan, layer, in);
+    if (plan->shape->experts > 0 && (plan->shape->dense == NULL || !plan->shape->dense[layer])) {
+        add_experts(plan, layer, in);
+    } else {
+        add_feed_forward(plan, layer, in);
+    }
 }
 
 static void add_embedding(struct evq_decoder_plan *plan)
@@ -375,6 +433,7 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     const struct evq_decoder_names *names = plan->names;
     const bool branches = names->attention_post_norm != NULL || names->mlp_post_norm != NULL ||
                           shape->residual_scale != 0;
+    const bool sparse = shape->experts > 0 && shape->dense == NULL; // In every layer.
     int32_t *columns = evq_arena_array(plan->arena, BUFFER_COUNT, sizeof(*columns));
 
     if (columns == NULL) {
@@ -385,10 +444,11 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     columns[STREAM] = columns[NORMED] = shape->hidden;
     columns[ASIDE] = shape->parallel && names->mlp_norm != NULL ? shape->hidden : 1;
     columns[BRANCH] = branches ? shape->hidden : 1;
+    columns[ROUTES] = shape->experts > 0 ? shape->experts : 1;
     columns[QKV] = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     columns[ATTENDED] = shape->heads * shape->head_dim;
-    columns[WIDE] = shape->gated ? 2 * shape->inner : shape->inner;
-    columns[GATED] = shape->gated ? shape->inner : 1;
+    columns[WIDE] = sparse ? 1 : shape->gated ? 2 * shape->inner : shape->inner;
+    columns[GATED] = shape->gated && !sparse ? shape->inner : 1;
     return columns;
 }
 
@@ -397,13 +457,15 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
 {
     const struct evq_decoder *shape = plan->shape;
     const size_t layers = (size_t)shape->layers;
+    const size_t experts = (size_t)shape->experts;
     const int32_t asked = plan->request->length_max;
     const int32_t rows_max = plan->request->rows_max;
 
     plan->ops = evq_arena_array(plan->arena, layers * LAYER_OPS + OUTER, sizeof(*plan->ops));
-    plan->slots = evq_arena_array(plan->arena, layers * LAYER_SLOTS + OUTER, sizeof(*plan->slots));
-    plan->wanted =
-        evq_arena_array(plan->arena, layers * LAYER_WANTED + OUTER, sizeof(*plan->wanted));
+    plan->slots = evq_arena_array(plan->arena, layers * (LAYER_SLOTS + 2 * experts) + OUTER,
+                                  sizeof(*plan->slots));
+    plan->wanted = evq_arena_array(plan->arena, layers * (LAYER_WANTED + 3 * experts) + OUTER,
+                                   sizeof(*plan->wanted));
     const int32_t *columns = buffer_columns(plan);
     if (plan->ops == NULL || plan->slots == NULL || plan->wanted == NULL || columns == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);

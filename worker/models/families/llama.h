@@ -18,6 +18,11 @@
     .attention_out = "self_attn.o_proj"
 #define EVQ_LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
+// Experts whose matrices are named like those of an MLP.
+#define EVQ_LLAMA_EXPERTS                                                                          \
+    .router = "mlp.gate", .expert = "mlp.experts.", .expert_gate = "gate_proj",                    \
+    .expert_up = "up_proj", .expert_down = "down_proj"
+
 extern const char *const evq_llama_buffers[];
 extern const struct evq_decoder_names evq_llama_names; // With norms before both blocks.
 extern const char *const evq_llama_keys[];             // For struct evq_decoder_kind.

@@ -3,6 +3,8 @@
  * queries and all keys of a token together. OLMo 3 also has windows in three of four layers, and
  * other rotary positions in these.
  */
+#include <limits.h>
+
 #include "worker/models/families/llama.h"
 
 static const struct evq_llama_defaults defaults = {.epsilon = 1e-5};
@@ -35,6 +37,25 @@ static void olmo3_read(struct evq_model_config *config, struct evq_arena *arena,
     decoder->window_rope = evq_rope_read(config, arena, decoder, &sliding);
 }
 
+static void olmoe_read(struct evq_model_config *config, struct evq_arena *arena,
+                       struct evq_decoder *decoder)
+{
+    evq_llama_read(config, &defaults, decoder);
+    decoder->qk_norm = EVQ_QK_NORM_WHOLE;
+    decoder->rope = evq_rope_read(config, arena, decoder, NULL);
+    decoder->experts = (int32_t)evq_model_config_integer(
+        config, "num_experts", 1, INT_MAX,
+        evq_model_config_integer(config, "num_local_experts", 1, INT_MAX, 64));
+    decoder->expert_count =
+        (int32_t)evq_model_config_integer(config, "num_experts_per_tok", 1, INT_MAX, 8);
+    decoder->expert_inner = decoder->inner;
+    decoder->route_whole = !evq_model_config_flag(config, "norm_topk_prob", false);
+    if (evq_model_config_has(config, "clip_qkv")) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "clip_qkv bounds queries, keys and values, expected null");
+    }
+}
+
 static const char *const olmo2_architectures[] = {"Olmo2ForCausalLM", "Olmo2Model", "olmo2", NULL};
 static const struct evq_decoder_kind olmo2_kind = {
     .names = &names, .keys = evq_llama_keys, .read = olmo2_read};
@@ -51,3 +72,15 @@ const struct evq_model_family evq_model_olmo3 = {.name = "olmo3",
                                                  .architectures = olmo3_architectures,
                                                  .own_types_only = true,
                                                  .decoder = &olmo3_kind};
+
+static const struct evq_decoder_names olmoe_names = {
+    EVQ_LLAMA_FRAME, EVQ_LLAMA_ATTENTION, EVQ_LLAMA_EXPERTS, .attention_norm = "input_layernorm",
+    .mlp_norm = "post_attention_layernorm"};
+static const char *const olmoe_architectures[] = {"OlmoeForCausalLM", "OlmoeModel", "olmoe", NULL};
+static const char *const olmoe_keys[] = {
+    "clip_qkv", "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts", NULL};
+static const struct evq_decoder_kind olmoe_kind = {
+    .names = &olmoe_names, .keys = evq_llama_keys, .more_keys = olmoe_keys, .read = olmoe_read};
+
+const struct evq_model_family evq_model_olmoe = {
+    .name = "olmoe", .architectures = olmoe_architectures, .decoder = &olmoe_kind};
