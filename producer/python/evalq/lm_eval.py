@@ -86,7 +86,7 @@ class Harness:
             self._loaded = checkpoint
         name = task.options.get("source", str(task))
         report(0, -1, name)
-        if hasattr(self._lm, "listen"):
+        if self._options.model == "evalq":
             self._lm.listen(lambda done, total: report(done, total, name))
         options = self._options
         results = self._lm_eval.simple_evaluate(
@@ -107,7 +107,7 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        if hasattr(self._lm, "load_checkpoint"):
+        if self._lm is not None and self._options.model == "evalq":
             self._lm.load_checkpoint(checkpoint.path)
             return
         definition = _read_definition(checkpoint.path)
