@@ -69,7 +69,10 @@ enum evq_op_kind {
     EVQ_OP_ROUTE,
     // out[rows, n] = residual[rows, n] + sum over experts e of routes[rows, e] * y, where y[n] =
     // down_e[n, inner] * g, and g[inner] = act(a[c]) * a[inner + c] of a = weight_e[2 inner, k] *
-    // in[rows, k]. weight_e and down_e are the slots weight + e and down + e. out may be residual.
+    // in[rows, k]. weight_e and down_e are the slots weight + e and down + e; the rows e of the
+    // slots bias and down_bias, if there are any, are added to a and y. If they are neighbours, the
+    // gates a[2 c] and the ups a[2 c + 1] give g = (up + 1) * gate / (1 + exp(-scale * gate)),
+    // after gates are bounded by cap, and ups by -cap and cap. out may be residual.
     EVQ_OP_EXPERTS,
     // Scoring head: in[rows, k], weight[n, k], bias[n] or -1; it computes the batch's scores and
     // never stores more than a tile of the logits. Without a bias, logits x become scale * x
@@ -114,7 +117,7 @@ struct evq_op {
     const float *frequencies, *far_frequencies;
     int32_t near;
     bool neighbours;
-    int32_t routes, experts, inner, down; // For EXPERTS.
+    int32_t routes, experts, inner, down, down_bias; // For EXPERTS.
     bool whole;
     // For CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: does not. For ROUTE
     // and EXPERTS: the experts of a row.

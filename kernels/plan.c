@@ -144,6 +144,11 @@ static const char *route_fault(const struct evq_op *op)
                : "more experts for a row than there are, or too many";
 }
 
+static bool table_or_none(const struct evq_plan *plan, int32_t slot, int32_t rows, int32_t columns)
+{
+    return slot == -1 || slot_is(plan, slot, rows, columns);
+}
+
 static const char *experts_fault(const struct evq_plan *plan, const struct evq_op *op)
 {
     const bool sized = op->experts >= 1 && op->inner >= 1 && op->inner <= INT32_MAX / 2;
@@ -158,6 +163,11 @@ static const char *experts_fault(const struct evq_plan *plan, const struct evq_o
             !slot_is(plan, op->down + e, op->n, op->inner)) {
             return "weights of another shape";
         }
+    }
+    if (sized && (!table_or_none(plan, op->bias, op->experts, 2 * op->inner) ||
+                  !table_or_none(plan, op->down_bias, op->experts, op->n) ||
+                  (op->neighbours && !(op->cap > 0.0f)))) {
+        return "biases of another shape, or no cap of its gates";
     }
     return sized && op->top_k >= 1 && op->top_k <= op->experts ? NULL : "no experts";
 }

@@ -46,9 +46,13 @@ static struct parts place(const struct evq_experts *run)
     return parts;
 }
 
+/* The product of the rows with the matrix of a slot. bias: a slot with a row for each expert, or
+ * -1.
+ */
 static void multiply(const struct evq_experts *run, const struct parts *parts, int32_t slot,
-                     const float *in, int32_t rows, float *out)
+                     int32_t bias, int32_t expert, const float *in, int32_t rows, float *out)
 {
+    const float *biases = bias >= 0 ? run->weights[bias].block.data : NULL;
     const struct evq_weight *weight = &run->weights[slot];
     struct evq_gemm gemm = {.rows = rows,
                             .n = weight->rows,
@@ -57,6 +61,8 @@ static void multiply(const struct evq_experts *run, const struct parts *parts, i
                             .in = in,
                             .in_stride = stride_of(weight->columns),
                             .panels = weight->block.data,
+                            .bias = biases != NULL ? biases + (size_t)expert * (size_t)weight->rows
+                                                   : NULL,
                             .out = out,
                             .out_stride = stride_of(weight->rows),
                             .scratch = parts->sums};
@@ -80,10 +86,16 @@ static void run_block(const struct evq_experts *run, const struct parts *parts, 
         memcpy(parts->rows + (size_t)i * stride_of(op->k),
                run->in + (size_t)mine[i] * run->in_stride, (size_t)op->k * sizeof(float));
     }
-    multiply(run, parts, op->weight + expert, parts->rows, count, parts->wide);
-    run->kernels->gate(parts->wide, stride_of(2 * op->inner), count, op->inner, op->activation,
-                       parts->gated, stride_of(op->inner));
-    multiply(run, parts, op->down + expert, parts->gated, count, parts->result);
+    multiply(run, parts, op->weight + expert, op->bias, expert, parts->rows, count, parts->wide);
+    if (op->neighbours) {
+        run->kernels->gate_pairs(parts->wide, stride_of(2 * op->inner), count, op->inner, op->scale,
+                                 op->cap, parts->gated, stride_of(op->inner));
+    } else {
+        run->kernels->gate(parts->wide, stride_of(2 * op->inner), count, op->inner, op->activation,
+                           parts->gated, stride_of(op->inner));
+    }
+    multiply(run, parts, op->down + expert, op->down_bias, expert, parts->gated, count,
+             parts->result);
     for (int32_t i = 0; i < count; i++) {
         const size_t row = (size_t)mine[i];
         const float route = run->routes[row * run->routes_stride + (size_t)expert];

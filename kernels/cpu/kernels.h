@@ -88,6 +88,9 @@ struct evq_kernels {
     /* out[rows, n] = act(in[rows, c]) * in[rows, n + c]. */
     void (*gate)(const float *in, size_t in_stride, int32_t rows, int32_t n,
                  enum evq_activation activation, float *out, size_t out_stride);
+    /* Gates in[rows, 2 c] and ups in[rows, 2 c + 1], as EXPERTS has them if they are neighbours. */
+    void (*gate_pairs)(const float *in, size_t in_stride, int32_t rows, int32_t n, float slope,
+                       float cap, float *out, size_t out_stride);
     /* bias may be NULL; out may be in. */
     void (*layer_norm)(const float *in, size_t in_stride, int32_t rows, int32_t n,
                        const float *weight, const float *bias, float epsilon, float *out,

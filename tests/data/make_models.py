@@ -52,6 +52,11 @@ MODELS = {
     "phi3": ("Phi3", dict(COMMON, original_max_position_embeddings=12, rope_parameters=LONGROPE), "bfloat16"),
     "smollm3": ("SmolLM3", dict(COMMON, no_rope_layers=[1, 0]), "bfloat16"),
     "starcoder2": ("Starcoder2", dict(COMMON), "bfloat16"),
+    "gpt_oss": (
+        "GptOss",
+        dict(COMMON, head_dim=4, num_local_experts=3, num_experts_per_tok=2, sliding_window=5, rope_parameters={**YARN, "truncate": False}),
+        "bfloat16",
+    ),
     "mixtral": ("Mixtral", dict(COMMON, num_local_experts=3), "bfloat16"),
     "olmoe": ("Olmoe", dict(COMMON, num_experts=3, num_experts_per_tok=2), "bfloat16"),
     "qwen3_moe": (

@@ -195,6 +195,17 @@ ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     ),
     "olmoe": ("Olmoe", dict(num_experts=9, num_experts_per_tok=4)),
     "olmoe normed": ("Olmoe", dict(num_experts=3, num_experts_per_tok=3, norm_topk_prob=True, attention_bias=True)),
+    "gpt-oss": (
+        "GptOss",
+        dict(head_dim=8, num_local_experts=5, num_experts_per_tok=2, sliding_window=7, rope_parameters={**YARN, "truncate": False}),
+    ),
+    "gpt-oss no biases, tied": (
+        "GptOss",
+        dict(
+            head_dim=16, num_local_experts=3, num_experts_per_tok=3, sliding_window=9, layer_types=LAYERS, attention_bias=False,
+            swiglu_limit=1.5, swiglu_alpha=1.3, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 900.0},
+        ),
+    ),
     "arcee": ("Arcee", {}),
     "arcee biases": ("Arcee", dict(head_dim=12, attention_bias=True, mlp_bias=True, hidden_act="relu", rope_parameters=YARN)),
 }

@@ -233,11 +233,21 @@ static void plain_experts(const struct plain *plain, const struct evq_op *op, in
         const struct evq_op up = {.weight = op->weight + e, .bias = -1, .k = op->k};
         const struct evq_op down = {.weight = op->down + e, .bias = -1, .k = op->inner};
         for (int32_t c = 0; c < op->inner; c++) {
-            gated[c] = plain_activate(plain_product(plain, &up, in, c), op->activation) *
-                       plain_product(plain, &up, in, op->inner + c);
+            const int32_t first = op->neighbours ? 2 * c : c;
+            const int32_t second = op->neighbours ? 2 * c + 1 : op->inner + c;
+            const double a =
+                plain_product(plain, &up, in, first) + plain_weight(plain, op->bias, e, first, 0.0);
+            const double b = plain_product(plain, &up, in, second) +
+                             plain_weight(plain, op->bias, e, second, 0.0);
+            const double gate = fmin(a, (double)op->cap);
+            const double bounded = fmax(fmin(b, (double)op->cap), -(double)op->cap);
+            gated[c] = op->neighbours
+                           ? (bounded + 1.0) * gate / (1.0 + exp(-(double)op->scale * gate))
+                           : plain_activate(a, op->activation) * b;
         }
         for (int32_t c = 0; c < op->n; c++) {
-            out[c] += routes[e] * plain_product(plain, &down, gated, c);
+            out[c] += routes[e] * (plain_product(plain, &down, gated, c) +
+                                   plain_weight(plain, op->down_bias, e, c, 0.0));
         }
     }
     free(gated);

@@ -206,6 +206,14 @@ static struct model *model_of_experts(const int32_t shape[4], int32_t turn)
     for (int32_t e = 0; e < experts; e++) {
         (void)slot(model, n, op.inner, 0.5f);
     }
+    op.down_bias = -1;
+    if (turn % 5 < 2) { // As gpt-oss has them.
+        op.bias = slot(model, experts, 2 * op.inner, 1.0f);
+        op.down_bias = slot(model, experts, n, 1.0f);
+        op.neighbours = true;
+        op.scale = 1.702f;
+        op.cap = 1.5f;
+    }
     if (op.residual == 3) { // Buffer 3 begins as buffer 1.
         struct evq_op copy = plain_op;
         copy.kind = EVQ_OP_ADD;

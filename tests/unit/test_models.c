@@ -3,9 +3,9 @@
 #include "model_fixture.h"
 
 static const char *const families[] = {
-    "arcee", "cohere",   "cohere2", "exaone4", "gemma",      "gemma2",  "gemma3",    "glm4",
-    "gpt2",  "gpt_neox", "granite", "llama",   "llama_yarn", "mistral", "mixtral",   "olmo3",
-    "olmoe", "phi3",     "qwen2",   "qwen3",   "qwen3_moe",  "smollm3", "starcoder2"};
+    "arcee", "cohere",   "cohere2", "exaone4", "gemma", "gemma2",     "gemma3",  "glm4",
+    "gpt2",  "gpt_neox", "gpt_oss", "granite", "llama", "llama_yarn", "mistral", "mixtral",
+    "olmo3", "olmoe",    "phi3",    "qwen2",   "qwen3", "qwen3_moe",  "smollm3", "starcoder2"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 static void read_expected(const char *name, struct text *text)
@@ -308,6 +308,17 @@ static const struct edit edits[] = {
      EVQ_E_INVALID,
      {"attn_logit_softcapping", "'-2.0'"}},
     {"cohere", "\"use_qk_norm\": true", "\"use_qk_norm\": false", EVQ_E_INVALID, {"no place"}},
+    {"gpt_oss",
+     "\"intermediate_size\": 24",
+     "\"intermediate_size\": 25",
+     EVQ_E_INVALID,
+     {"[3, 16, 48]", "[3, 16, 50]"}},
+    {"gpt_oss", "\"rope_parameters\": {", "\"rope\": {", EVQ_E_INVALID, {"no rope_parameters"}},
+    {"gpt_oss",
+     "\"swiglu_limit\": 7.0",
+     "\"swiglu_limit\": 0",
+     EVQ_E_INVALID,
+     {"swiglu_limit", "'0'"}},
     {"olmoe", "\"clip_qkv\": null", "\"clip_qkv\": 8.0", EVQ_E_UNSUPPORTED, {"clip_qkv"}},
     {"mixtral",
      "\"num_experts_per_tok\": 2",

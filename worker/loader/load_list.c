@@ -51,6 +51,38 @@ static size_t up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* Adds an item of a tensor's first dimension as one piece. */
+static enum evq_status add_part(const struct evq_model *model, const struct evq_source *source,
+                                struct evq_load_list *list, struct evq_error *err)
+{
+    const struct evq_tensor *tensor = source->tensor;
+    const uint64_t bytes = tensor->bytes / (uint64_t)source->parts;
+    struct evq_load_piece piece = {.kind = EVQ_LOAD_BYTES,
+                                   .source = source,
+                                   .count = 1,
+                                   .tensor = tensor,
+                                   .at = bytes * (uint64_t)source->part,
+                                   .bytes = bytes,
+                                   .first_row = source->first_row,
+                                   .rows = source->rows,
+                                   .room = up((size_t)bytes)};
+
+    if (!tensor->contiguous) {
+        return evq_error_set(
+            err, EVQ_E_UNSUPPORTED,
+            "tensor '%s' holds %d matrices and is not stored in one piece: convert "
+            "the checkpoint to safetensors first",
+            tensor->name, (int)source->parts);
+    }
+    piece.unhashed = evq_digest_block_bytes(tensor) != bytes;
+    piece.convert = !own_type(model, tensor, &piece.type) || source->kind == EVQ_SOURCE_ONE_PLUS;
+    if (piece.convert) {
+        piece.type = EVQ_WEIGHT_F32;
+        piece.room += up((size_t)bytes / evq_dtype_bytes(tensor->dtype) * sizeof(float));
+    }
+    return add(list, &piece, err);
+}
+
 /* Adds a contiguous tensor in whole blocks of its digest, or as one piece if the backend wants
  * that. */
 static enum evq_status add_bytes(const struct evq_model *model, const struct evq_source *source,
@@ -185,6 +217,8 @@ enum evq_status evq_load_list_make(const struct evq_checkpoint *checkpoint,
         if (model->plan.slots[source->slot].rows == 1) {
             step = sources_of_slot(model, i);
             status = add_vector(model, source, step, list, err);
+        } else if (source->parts > 0) {
+            status = add_part(model, source, list, err);
         } else if (source->tensor->contiguous) {
             status = add_bytes(model, source, list, err);
         } else {

@@ -25,6 +25,7 @@ struct evq_load_piece {
     int32_t first_row, rows;         // Rows of the slot; for BYTES and VALUES.
     enum evq_weight_type type;       // The type that put() receives.
     bool convert;                    // The stored values are converted to fp32.
+    bool unhashed;                   // The bytes are not whole blocks of the digest.
     size_t room; // Bytes of memory that the piece needs while it is read and put.
 };
 

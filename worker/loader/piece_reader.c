@@ -112,6 +112,15 @@ static bool read_direct(const struct evq_piece_reader *reader, const struct evq_
     return true;
 }
 
+/* Adds bytes of the piece, from `at` on, to the digest, which reads the others itself. */
+static void hash(const struct evq_piece_reader *reader, const struct evq_load_piece *piece,
+                 uint64_t at, const uint8_t *bytes, uint64_t count)
+{
+    if (!piece->unhashed) {
+        evq_digest_add(reader->digest, piece->tensor, piece->at + at, bytes, count);
+    }
+}
+
 /* Reads the stored bytes of a contiguous tensor block by block, so that each block is hashed while
  * it is in the CPU cache. */
 static enum evq_status read_bytes(const struct evq_piece_reader *reader,
@@ -123,7 +132,7 @@ static enum evq_status read_bytes(const struct evq_piece_reader *reader,
     enum evq_status status = EVQ_OK;
 
     if (read_direct(reader, tensor, tensor->offset + piece->at, piece->bytes, memory, ret_bytes)) {
-        evq_digest_add(reader->digest, tensor, piece->at, *ret_bytes, piece->bytes);
+        hash(reader, piece, 0, *ret_bytes, piece->bytes);
         const size_t size = evq_dtype_bytes(tensor->dtype);
         if (size > 0 && (uintptr_t)*ret_bytes % size != 0) { // The offset may be odd.
             memmove(memory, *ret_bytes, (size_t)piece->bytes);
@@ -138,7 +147,7 @@ static enum evq_status read_bytes(const struct evq_piece_reader *reader,
                                            tensor->offset + piece->at + at, memory + at,
                                            (size_t)count, err);
         if (status == EVQ_OK) {
-            evq_digest_add(reader->digest, tensor, piece->at + at, memory + at, count);
+            hash(reader, piece, at, memory + at, count);
         }
     }
     *ret_bytes = memory;

@@ -191,10 +191,11 @@ static enum evq_status tell_names(const struct evq_decoder_plan *plan, struct ev
         return evq_error_set(err, EVQ_E_NOMEM, "%zu names", plan->wanted_count);
     }
     for (size_t i = 0; i < plan->wanted_count; i++) {
-        names[i] = plan->wanted[i].name;
+        if (plan->wanted[i].part == 0) { // The other parts have the same name.
+            names[model->name_count++] = plan->wanted[i].name;
+        }
     }
     model->names = names;
-    model->name_count = plan->wanted_count;
     return EVQ_OK;
 }
 

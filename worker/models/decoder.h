@@ -28,6 +28,10 @@ struct evq_decoder_names {
     // Layers with experts: the logits that choose them, and "mlp.experts.", which is followed by a
     // number, a dot and the names of an expert's matrices.
     const char *router, *expert, *expert_gate, *expert_up, *expert_down;
+    // Otherwise all experts of a layer are in one tensor [experts, in, out], and its biases in one
+    // of the same name with "_bias". Gates and ups alternate in the first.
+    const char *joined_up, *joined_down;
+    const char *sinks; // A logit without a value for each head of the attention.
     const char *final_norm;
     const char *head, *other_head; // Two names of the head; the second may be NULL.
     const char *const *buffers;    // Endings of names that are not weights, NULL-terminated.
@@ -76,6 +80,8 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     int32_t window;                     // 0: no window.
     int32_t experts;                    // Experts of a layer; 0: no layer has any.
     int32_t expert_count, expert_inner; // Experts of a token, and their width.
+    bool router_bias;                   // The router has a bias.
+    float expert_slope, expert_cap;     // Joined experts: scale and cap of EVQ_OP_EXPERTS.
     bool route_whole;                   // Their weights are a softmax over all experts.
     const bool *dense;    // Which layers have no experts, in the model's arena; NULL: none.
     const bool *windowed; // Which layers have the window, in the model's arena; NULL: all.

@@ -30,14 +30,15 @@ static const struct evq_rope *rope_of(const struct evq_decoder *decoder, int32_t
                                                                       : decoder->rope;
 }
 
-/* Makes "inside layers.3.part.weight"; layer -1: no layer. */
+/* Makes "inside layers.3.part.weight"; layer -1: no layer. leaf: "" if the name ends before it. */
 static const char *tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                                const char *leaf)
 {
-    const char *name = layer < 0
-                           ? evq_arena_printf(plan->arena, "%s%s.%s", plan->inside, part, leaf)
-                           : evq_arena_printf(plan->arena, "%s%s%d.%s.%s", plan->inside,
-                                              plan->names->layer, (int)layer, part, leaf);
+    const char *dot = leaf[0] != '\0' ? "." : "";
+    const char *name =
+        layer < 0 ? evq_arena_printf(plan->arena, "%s%s%s%s", plan->inside, part, dot, leaf)
+                  : evq_arena_printf(plan->arena, "%s%s%d.%s%s%s", plan->inside, plan->names->layer,
+                                     (int)layer, part, dot, leaf);
 
     plan->failed = plan->failed || name == NULL;
     return name != NULL ? name : "";
@@ -249,6 +250,8 @@ static void add_attention(struct evq_decoder_plan *plan, int32_t layer, int32_t 
 {
     const struct evq_decoder *shape = plan->shape;
     const struct part out = {plan->names->attention_out, shape->hidden};
+    const struct part sink = {plan->names->sinks, shape->heads};
+    int32_t sinks = -1;
     double scale = shape->attention_scale != 0 ? (double)shape->attention_scale
                                                : 1.0 / sqrt((double)shape->head_dim);
 
@@ -256,10 +259,13 @@ static void add_attention(struct evq_decoder_plan *plan, int32_t layer, int32_t 
         scale /= layer + 1;
     }
     add_qkv(plan, layer, in);
+    if (plan->names->sinks != NULL) {
+        sinks = add_vector(plan, layer, &sink, 1, "", EVQ_SOURCE_TENSOR);
+    }
     add_op(plan, &(struct evq_op){.kind = EVQ_OP_ATTENTION,
                                   .in = QKV,
                                   .out = ATTENDED,
-                                  .weight = -1,
+                                  .weight = sinks,
                                   .bias = -1,
                                   .n = shape->head_dim,
                                   .heads = shape->heads,
@@ -310,7 +316,55 @@ static const char *expert_name(struct evq_decoder_plan *plan, int32_t expert, co
     return name != NULL ? name : "";
 }
 
-/* The slots of all first matrices come before those of the second ones. */
+/* Adds a slot for each expert's matrix in a tensor of all, and one for their biases. Returns the
+ * first. */
+static int32_t add_joined(struct evq_decoder_plan *plan, int32_t layer, const char *part,
+                          int32_t rows, int32_t columns, int32_t *ret_bias)
+{
+    const int32_t experts = plan->shape->experts;
+    const char *name = tensor_name(plan, layer, part, "");
+    const char *bias = evq_arena_printf(plan->arena, "%s_bias", name);
+    const int32_t first = (int32_t)plan->slot_count;
+
+    plan->failed = plan->failed || bias == NULL;
+    for (int32_t expert = 0; expert < experts; expert++) {
+        want(plan, &(struct evq_wanted){.name = name,
+                                        .slot = add_slot(plan, name, rows, columns),
+                                        .rows = rows,
+                                        .columns = columns,
+                                        .transposed = true,
+                                        .part = expert,
+                                        .parts = experts});
+    }
+    *ret_bias = add_slot(plan, bias != NULL ? bias : "", experts, rows);
+    want(plan, &(struct evq_wanted){.name = bias != NULL ? bias : "",
+                                    .slot = *ret_bias,
+                                    .rows = experts,
+                                    .columns = rows});
+    return first;
+}
+
+/* Adds a slot for each matrix of each expert. The slots of all first matrices come before those of
+ * the second ones. */
+static void add_separate(struct evq_decoder_plan *plan, int32_t layer, struct evq_op *op)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct evq_decoder_names *names = plan->names;
+
+    for (int32_t expert = 0; expert < shape->experts; expert++) {
+        const struct part both[] = {
+            {expert_name(plan, expert, names->expert_gate), shape->expert_inner},
+            {expert_name(plan, expert, names->expert_up), shape->expert_inner}};
+        const int32_t slot = add_matrix(plan, layer, both, 2, shape->hidden);
+        op->weight = expert == 0 ? slot : op->weight;
+    }
+    for (int32_t expert = 0; expert < shape->experts; expert++) {
+        const struct part down = {expert_name(plan, expert, names->expert_down), shape->hidden};
+        const int32_t slot = add_matrix(plan, layer, &down, 1, shape->expert_inner);
+        op->down = expert == 0 ? slot : op->down;
+    }
+}
+
 static void add_experts(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 {
     const struct evq_decoder *shape = plan->shape;
@@ -327,9 +381,13 @@ static void add_experts(struct evq_decoder_plan *plan, int32_t layer, int32_t in
                         .experts = shape->experts,
                         .inner = shape->expert_inner,
                         .top_k = shape->expert_count,
+                        .down_bias = -1,
+                        .neighbours = names->joined_up != NULL,
+                        .scale = shape->expert_slope,
+                        .cap = shape->expert_cap,
                         .activation = shape->activation};
 
-    add_gemm(plan, layer, &router, 1, shape->hidden, false,
+    add_gemm(plan, layer, &router, 1, shape->hidden, shape->router_bias,
              (struct evq_op){.in = in, .out = ROUTES});
     add_op(plan, &(struct evq_op){.kind = EVQ_OP_ROUTE,
                                   .in = ROUTES,
@@ -339,17 +397,13 @@ static void add_experts(struct evq_decoder_plan *plan, int32_t layer, int32_t in
                                   .n = shape->experts,
                                   .top_k = shape->expert_count,
                                   .whole = shape->route_whole});
-    for (int32_t expert = 0; expert < shape->experts; expert++) {
-        const struct part both[] = {
-            {expert_name(plan, expert, names->expert_gate), shape->expert_inner},
-            {expert_name(plan, expert, names->expert_up), shape->expert_inner}};
-        const int32_t slot = add_matrix(plan, layer, both, 2, shape->hidden);
-        op.weight = expert == 0 ? slot : op.weight;
-    }
-    for (int32_t expert = 0; expert < shape->experts; expert++) {
-        const struct part down = {expert_name(plan, expert, names->expert_down), shape->hidden};
-        const int32_t slot = add_matrix(plan, layer, &down, 1, shape->expert_inner);
-        op.down = expert == 0 ? slot : op.down;
+    if (names->joined_up != NULL) {
+        op.weight = add_joined(plan, layer, names->joined_up, 2 * shape->expert_inner,
+                               shape->hidden, &op.bias);
+        op.down = add_joined(plan, layer, names->joined_down, shape->hidden, shape->expert_inner,
+                             &op.down_bias);
+    } else {
+        add_separate(plan, layer, &op);
     }
     add_op(plan, &op);
 }

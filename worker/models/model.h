@@ -20,6 +20,9 @@ struct evq_source { // Where the values of a part of one weight slot come from.
     int32_t first_row, rows; // Rows of the slot; for a slot of one row, its elements.
     enum evq_source_kind kind;
     bool transposed; // The tensor is [columns, rows], as Conv1D stores it.
+    // Of a tensor with `parts` items in its first dimension, the values are the item `part`. 0:
+    // they are the whole tensor.
+    int32_t part, parts;
     const struct evq_tensor *tensor;
 };
 
@@ -84,6 +87,7 @@ extern const struct evq_model_family evq_model_glm;
 extern const struct evq_model_family evq_model_glm4;
 extern const struct evq_model_family evq_model_gpt2;
 extern const struct evq_model_family evq_model_gpt_neox;
+extern const struct evq_model_family evq_model_gpt_oss;
 extern const struct evq_model_family evq_model_granite;
 extern const struct evq_model_family evq_model_llama;
 extern const struct evq_model_family evq_model_ministral3;

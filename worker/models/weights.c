@@ -29,26 +29,30 @@ static const char *file_of(const struct weights *weights, const struct evq_tenso
 }
 
 /* Returns the number of dimensions. */
-static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[2])
+static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[3])
 {
     const bool vector = wanted->columns == 0 && wanted->lines == 0;
     const int32_t rows = wanted->lines > 0 ? wanted->lines : wanted->rows;
     const int32_t columns = wanted->lines > 0 ? wanted->rows / wanted->lines : wanted->columns;
 
-    shape[0] = wanted->transposed ? columns : rows;
-    shape[1] = wanted->transposed ? rows : columns;
-    return vector ? 1 : 2;
+    int32_t *inner = wanted->parts > 0 ? shape + 1 : shape;
+
+    shape[0] = wanted->parts;
+    inner[0] = wanted->transposed ? columns : rows;
+    inner[1] = wanted->transposed ? rows : columns;
+    return (vector ? 1 : 2) + (wanted->parts > 0);
 }
 
-static void expected_text(const struct evq_wanted *wanted, char out[32])
+static void expected_text(const struct evq_wanted *wanted, char out[40])
 {
-    int32_t shape[2];
+    int32_t shape[3];
+    const int32_t rank = expected_shape(wanted, shape);
+    int length = snprintf(out, 40, "[%d", (int)shape[0]);
 
-    if (expected_shape(wanted, shape) == 1) {
-        (void)snprintf(out, 32, "[%d]", (int)shape[0]);
-    } else {
-        (void)snprintf(out, 32, "[%d, %d]", (int)shape[0], (int)shape[1]);
+    for (int32_t i = 1; i < rank; i++) { // Three numbers always fit.
+        length += snprintf(out + length, 40 - (size_t)length, ", %d", (int)shape[i]);
     }
+    (void)snprintf(out + length, 40 - (size_t)length, "]");
 }
 
 /* A missing tensor will also be missing at the next attempt, so the status is a final one. */
@@ -57,7 +61,7 @@ static enum evq_status refuse_missing(const struct weights *weights,
                                       struct evq_error *err)
 {
     const struct evq_checkpoint *checkpoint = weights->checkpoint;
-    char expected[32];
+    char expected[40];
 
     expected_text(wanted, expected);
     return evq_error_set(err, EVQ_E_INVALID, "'%s': %s, expected one of shape %s",
@@ -113,13 +117,16 @@ static void shape_text(const struct evq_tensor *tensor, char *out, size_t out_by
 static enum evq_status check_shape(const struct weights *weights, const struct evq_wanted *wanted,
                                    const struct evq_tensor *tensor, struct evq_error *err)
 {
-    int32_t wants[2];
+    int32_t wants[3];
+    bool same = true;
     const int32_t rank = expected_shape(wanted, wants);
     char shape[EVQ_TENSOR_RANK_MAX * 22];
-    char expected[32];
+    char expected[40];
 
-    if (tensor->rank == rank && tensor->shape[0] == wants[0] &&
-        (rank == 1 || tensor->shape[1] == wants[1])) {
+    for (int32_t i = 0; i < rank && tensor->rank == rank; i++) {
+        same = same && tensor->shape[i] == wants[i];
+    }
+    if (tensor->rank == rank && same) {
         return EVQ_OK;
     }
     shape_text(tensor, shape, sizeof(shape));
@@ -151,6 +158,8 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
                                   .rows = wanted->rows,
                                   .kind = wanted->kind,
                                   .transposed = wanted->transposed,
+                                  .part = wanted->part,
+                                  .parts = wanted->parts,
                                   .tensor = tensor};
     return check_shape(weights, wanted, tensor, err);
 }

@@ -14,6 +14,7 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     int32_t columns;           // 0: a vector of `rows` elements.
     int32_t lines;             // The vector is stored as a matrix of so many rows; 0: as a vector.
     bool transposed;           // The checkpoint stores [columns, rows].
+    int32_t part, parts;       // As in struct evq_source: the tensor has one dimension more.
     enum evq_source_kind kind; // TENSOR or ONE_PLUS.
 };
 

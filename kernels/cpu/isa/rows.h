@@ -32,6 +32,32 @@ static void rows_gate(const float *in, size_t in_stride, int32_t rows, int32_t n
     }
 }
 
+static void rows_gate_pairs(const float *in, size_t in_stride, int32_t rows, int32_t n, float slope,
+                            float cap, float *out, size_t out_stride)
+{
+    const vec most = vec_all(cap);
+
+    for (int32_t r = 0; r < rows; r++) {
+        for (int32_t c = 0; c < n; c += LANES) {
+            float pairs[2 * LANES];
+            const int32_t left = n - c < LANES ? n - c : LANES;
+            memset(pairs, 0, sizeof(pairs));
+            memcpy(pairs, in + (size_t)r * in_stride + 2 * (size_t)c,
+                   2 * (size_t)left * sizeof(float));
+            vec gate = {0};
+            vec up = {0};
+            for (int32_t i = 0; i < LANES; i++) {
+                gate[i] = pairs[2 * i];
+                up[i] = pairs[2 * i + 1];
+            }
+            gate = vec_min(most, gate);
+            up = vec_max(-most, vec_min(most, up));
+            vec_store(out + (size_t)r * out_stride + c,
+                      (up + 1.0f) * vec_times_sigmoid(gate, gate * slope));
+        }
+    }
+}
+
 /* A whole register if c + LANES <= n, otherwise the remaining values and zeros. */
 static inline vec row_part(const float *row, int32_t c, int32_t n)
 {

@@ -22,6 +22,7 @@ const struct evq_kernels EVQ_KERNELS_TABLE = {
     .attention = attention_run,
     .activate = rows_activate,
     .gate = rows_gate,
+    .gate_pairs = rows_gate_pairs,
     .layer_norm = rows_layer_norm,
     .rms_norm = rows_rms_norm,
     .rope = rows_rope,
