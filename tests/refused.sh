@@ -10,7 +10,7 @@ folder=${1:-build/test/bin}
 minimum=1700
 total=0
 for name in test_checkpoint_hostile test_torch_hostile test_pickle test_torch_legacy test_dcp \
-    test_layout test_adapter test_datasets test_token_file test_tokenizer_bad test_models test_config_bad; do
+    test_layout test_adapter test_datasets test_token_file test_tokenizer_bad test_models_refused test_config_bad; do
     found=$("$folder/$name" 2>&1 | tr -d '\r' | grep -oE '[0-9]+ [a-z._ ]+ refused$') || {
         echo "refused: $name prints no count" >&2
         exit 1

@@ -2,6 +2,9 @@
 
 #include <math.h>
 
+#include "worker/models/decoder_experts.h"
+#include "worker/models/decoder_parts.h"
+
 #define LAYER_OPS    18
 #define LAYER_SLOTS  16
 #define LAYER_WANTED 22
@@ -9,11 +12,6 @@
 
 // ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds.
 enum { TOKENS, STREAM, NORMED, ASIDE, QKV, ATTENDED, WIDE, GATED, BRANCH, ROUTES, BUFFER_COUNT };
-
-struct part { // Some rows of a matrix that are a tensor of their own.
-    const char *name;
-    int32_t rows;
-};
 
 static bool has_window(const struct evq_decoder *decoder, int32_t layer)
 {
@@ -30,98 +28,12 @@ static const struct evq_rope *rope_of(const struct evq_decoder *decoder, int32_t
                                                                       : decoder->rope;
 }
 
-/* Makes "inside layers.3.part.weight"; layer -1: no layer. leaf: "" if the name ends before it. */
-static const char *tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
-                               const char *leaf)
-{
-    const char *dot = leaf[0] != '\0' ? "." : "";
-    const char *name =
-        layer < 0 ? evq_arena_printf(plan->arena, "%s%s%s%s", plan->inside, part, dot, leaf)
-                  : evq_arena_printf(plan->arena, "%s%s%d.%s%s%s", plan->inside, plan->names->layer,
-                                     (int)layer, part, dot, leaf);
-
-    plan->failed = plan->failed || name == NULL;
-    return name != NULL ? name : "";
-}
-
-static int32_t add_slot(struct evq_decoder_plan *plan, const char *name, int32_t rows,
-                        int32_t columns)
-{
-    plan->slots[plan->slot_count] =
-        (struct evq_weight_slot){.name = name, .rows = rows, .columns = columns};
-    return (int32_t)plan->slot_count++;
-}
-
-static void want(struct evq_decoder_plan *plan, const struct evq_wanted *wanted)
-{
-    plan->wanted[plan->wanted_count++] = *wanted;
-}
-
-static void add_op(struct evq_decoder_plan *plan, const struct evq_op *op)
-{
-    plan->ops[plan->op_count++] = *op;
-}
-
-/* Adds a slot of one row, filled by `count` vectors one after another. */
-static int32_t add_vector(struct evq_decoder_plan *plan, int32_t layer, const struct part *parts,
-                          size_t count, const char *leaf, enum evq_source_kind kind)
-{
-    const char *name = tensor_name(plan, layer, parts[0].name, leaf);
-    int32_t length = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        length += parts[i].rows;
-    }
-    const int32_t slot = add_slot(plan, name, 1, length);
-    for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
-        want(plan, &(struct evq_wanted){.name = tensor_name(plan, layer, parts[i].name, leaf),
-                                        .slot = slot,
-                                        .first_row = (int32_t)first,
-                                        .rows = parts[i].rows,
-                                        .kind = kind});
-    }
-    return slot;
-}
-
-static int32_t add_matrix(struct evq_decoder_plan *plan, int32_t layer, const struct part *parts,
-                          size_t count, int32_t columns)
-{
-    const char *name = tensor_name(plan, layer, parts[0].name, "weight");
-    int32_t rows = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        rows += parts[i].rows;
-    }
-    const int32_t slot = add_slot(plan, name, rows, columns);
-    for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
-        want(plan, &(struct evq_wanted){.name = tensor_name(plan, layer, parts[i].name, "weight"),
-                                        .slot = slot,
-                                        .first_row = (int32_t)first,
-                                        .rows = parts[i].rows,
-                                        .columns = columns,
-                                        .transposed = layer >= 0 && plan->transposed});
-    }
-    return slot;
-}
-
-/* op: everything except its weights and shape. */
-static void add_gemm(struct evq_decoder_plan *plan, int32_t layer, const struct part *parts,
-                     size_t count, int32_t columns, bool bias, struct evq_op op)
-{
-    op.kind = EVQ_OP_GEMM;
-    op.weight = add_matrix(plan, layer, parts, count, columns);
-    op.bias = bias ? add_vector(plan, layer, parts, count, "bias", EVQ_SOURCE_TENSOR) : -1;
-    op.n = plan->slots[op.weight].rows;
-    op.k = columns;
-    add_op(plan, &op);
-}
-
 /* Norms hidden values of a buffer; in may be out. */
 static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name, int32_t in,
                      int32_t out)
 {
     const struct evq_decoder *shape = plan->shape;
-    const struct part part = {name, shape->hidden};
+    const struct evq_decoder_part part = {name, shape->hidden};
     const enum evq_source_kind kind =
         shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
     struct evq_op op = {.kind = shape->layer_norm ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
@@ -132,11 +44,11 @@ static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *n
                         .heads = 1,
                         .epsilon = shape->epsilon};
 
-    op.weight = add_vector(plan, layer, &part, 1, "weight", kind);
+    op.weight = evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
     if (shape->norm_bias) {
-        op.bias = add_vector(plan, layer, &part, 1, "bias", EVQ_SOURCE_TENSOR);
+        op.bias = evq_decoder_add_vector(plan, layer, &part, 1, "bias", EVQ_SOURCE_TENSOR);
     }
-    add_op(plan, &op);
+    evq_decoder_add_op(plan, &op);
 }
 
 /* Norms the heads of queries or keys, from a column on. */
@@ -146,7 +58,8 @@ static void add_qk_norm(struct evq_decoder_plan *plan, int32_t layer, const char
     const struct evq_decoder *shape = plan->shape;
     const bool own = shape->qk_norm == EVQ_QK_NORM_OWN;
     const bool whole = shape->qk_norm == EVQ_QK_NORM_WHOLE;
-    const struct part part = {name, own || whole ? heads * shape->head_dim : shape->head_dim};
+    const struct evq_decoder_part part = {name,
+                                          own || whole ? heads * shape->head_dim : shape->head_dim};
     const enum evq_source_kind kind =
         shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
     struct evq_op op = {.kind = own ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
@@ -158,11 +71,11 @@ static void add_qk_norm(struct evq_decoder_plan *plan, int32_t layer, const char
                         .heads = whole ? 1 : heads,
                         .epsilon = shape->epsilon};
 
-    op.weight = add_vector(plan, layer, &part, 1, "weight", kind);
+    op.weight = evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
     if (own) { // The tensor is [heads, head_dim].
         plan->wanted[plan->wanted_count - 1].lines = heads;
     }
-    add_op(plan, &op);
+    evq_decoder_add_op(plan, &op);
 }
 
 /* Queries and keys are adjacent, or those of a head are followed by its values. */
@@ -186,10 +99,10 @@ static void add_rope(struct evq_decoder_plan *plan, const struct evq_rope *rope)
     if (shape->qkv_mixed) {
         op.heads = shape->heads;
         op.step = 3 * shape->head_dim;
-        add_op(plan, &op);
+        evq_decoder_add_op(plan, &op);
         op.column = shape->head_dim;
     }
-    add_op(plan, &op);
+    evq_decoder_add_op(plan, &op);
 }
 
 static void add_qkv(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
@@ -202,12 +115,12 @@ static void add_qkv(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
     const struct evq_op op = {.in = in, .out = QKV};
 
     if (names->qkv != NULL) {
-        const struct part whole = {names->qkv, queries + 2 * keys};
-        add_gemm(plan, layer, &whole, 1, shape->hidden, shape->qkv_bias, op);
+        const struct evq_decoder_part whole = {names->qkv, queries + 2 * keys};
+        evq_decoder_add_gemm(plan, layer, &whole, 1, shape->hidden, shape->qkv_bias, op);
     } else {
-        const struct part parts[] = {
+        const struct evq_decoder_part parts[] = {
             {names->query, queries}, {names->key, keys}, {names->value, keys}};
-        add_gemm(plan, layer, parts, 3, shape->hidden, shape->qkv_bias, op);
+        evq_decoder_add_gemm(plan, layer, parts, 3, shape->hidden, shape->qkv_bias, op);
     }
     if (shape->qk_norm != EVQ_QK_NORM_NONE) {
         add_qk_norm(plan, layer, names->query_norm, 0, shape->heads);
@@ -220,37 +133,39 @@ static void add_qkv(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 
 /* Ends a block: a product whose result is added to the stream, after a norm and a factor if the
  * family has them. */
-static void add_branch(struct evq_decoder_plan *plan, int32_t layer, const struct part *part,
-                       int32_t in, int32_t columns, bool bias, const char *post_norm)
+static void add_branch(struct evq_decoder_plan *plan, int32_t layer,
+                       const struct evq_decoder_part *part, int32_t in, int32_t columns, bool bias,
+                       const char *post_norm)
 {
     const struct evq_decoder *shape = plan->shape;
     const float scale = shape->residual_scale != 0 ? shape->residual_scale : 1.0f;
 
     if (post_norm == NULL && scale == 1.0f) {
-        add_gemm(plan, layer, part, 1, columns, bias,
-                 (struct evq_op){.in = in, .out = STREAM, .residual = STREAM});
+        evq_decoder_add_gemm(plan, layer, part, 1, columns, bias,
+                             (struct evq_op){.in = in, .out = STREAM, .residual = STREAM});
         return;
     }
-    add_gemm(plan, layer, part, 1, columns, bias, (struct evq_op){.in = in, .out = BRANCH});
+    evq_decoder_add_gemm(plan, layer, part, 1, columns, bias,
+                         (struct evq_op){.in = in, .out = BRANCH});
     if (post_norm != NULL) {
         add_norm(plan, layer, post_norm, BRANCH, BRANCH);
     }
-    add_op(plan, &(struct evq_op){.kind = EVQ_OP_ADD,
-                                  .in = BRANCH,
-                                  .out = STREAM,
-                                  .residual = STREAM,
-                                  .weight = -1,
-                                  .bias = -1,
-                                  .n = shape->hidden,
-                                  .scale = scale});
+    evq_decoder_add_op(plan, &(struct evq_op){.kind = EVQ_OP_ADD,
+                                              .in = BRANCH,
+                                              .out = STREAM,
+                                              .residual = STREAM,
+                                              .weight = -1,
+                                              .bias = -1,
+                                              .n = shape->hidden,
+                                              .scale = scale});
 }
 
 /* in: the buffer that the block reads. */
 static void add_attention(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 {
     const struct evq_decoder *shape = plan->shape;
-    const struct part out = {plan->names->attention_out, shape->hidden};
-    const struct part sink = {plan->names->sinks, shape->heads};
+    const struct evq_decoder_part out = {plan->names->attention_out, shape->hidden};
+    const struct evq_decoder_part sink = {plan->names->sinks, shape->heads};
     int32_t sinks = -1;
     double scale = shape->attention_scale != 0 ? (double)shape->attention_scale
                                                : 1.0 / sqrt((double)shape->head_dim);
@@ -260,20 +175,21 @@ static void add_attention(struct evq_decoder_plan *plan, int32_t layer, int32_t 
     }
     add_qkv(plan, layer, in);
     if (plan->names->sinks != NULL) {
-        sinks = add_vector(plan, layer, &sink, 1, "", EVQ_SOURCE_TENSOR);
+        sinks = evq_decoder_add_vector(plan, layer, &sink, 1, "", EVQ_SOURCE_TENSOR);
     }
-    add_op(plan, &(struct evq_op){.kind = EVQ_OP_ATTENTION,
-                                  .in = QKV,
-                                  .out = ATTENDED,
-                                  .weight = sinks,
-                                  .bias = -1,
-                                  .n = shape->head_dim,
-                                  .heads = shape->heads,
-                                  .kv_heads = shape->kv_heads,
-                                  .step = shape->qkv_mixed ? 3 * shape->head_dim : 0,
-                                  .window = has_window(shape, layer) ? shape->window : 0,
-                                  .cap = shape->attention_cap,
-                                  .scale = (float)scale});
+    evq_decoder_add_op(plan,
+                       &(struct evq_op){.kind = EVQ_OP_ATTENTION,
+                                        .in = QKV,
+                                        .out = ATTENDED,
+                                        .weight = sinks,
+                                        .bias = -1,
+                                        .n = shape->head_dim,
+                                        .heads = shape->heads,
+                                        .kv_heads = shape->kv_heads,
+                                        .step = shape->qkv_mixed ? 3 * shape->head_dim : 0,
+                                        .window = has_window(shape, layer) ? shape->window : 0,
+                                        .cap = shape->attention_cap,
+                                        .scale = (float)scale});
     add_branch(plan, layer, &out, ATTENDED, shape->heads * shape->head_dim, shape->attention_bias,
                plan->names->attention_post_norm);
 }
@@ -282,130 +198,29 @@ static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer, int32
 {
     const struct evq_decoder *shape = plan->shape;
     const struct evq_decoder_names *names = plan->names;
-    const struct part whole = {names->gate_up, 2 * shape->inner};
-    const struct part up = {names->up, shape->inner};
-    const struct part both[] = {{names->gate, shape->inner}, {names->up, shape->inner}};
-    const struct part down = {names->down, shape->hidden};
+    const struct evq_decoder_part whole = {names->gate_up, 2 * shape->inner};
+    const struct evq_decoder_part up = {names->up, shape->inner};
+    const struct evq_decoder_part both[] = {{names->gate, shape->inner}, {names->up, shape->inner}};
+    const struct evq_decoder_part down = {names->down, shape->hidden};
 
     if (shape->gated) {
         const bool joined = names->gate_up != NULL;
-        add_gemm(plan, layer, joined ? &whole : both, joined ? 1 : 2, shape->hidden,
-                 shape->mlp_bias, (struct evq_op){.in = in, .out = WIDE});
-        add_op(plan, &(struct evq_op){.kind = EVQ_OP_GATE,
-                                      .in = WIDE,
-                                      .out = GATED,
-                                      .weight = -1,
-                                      .bias = -1,
-                                      .n = shape->inner,
-                                      .activation = shape->activation});
+        evq_decoder_add_gemm(plan, layer, joined ? &whole : both, joined ? 1 : 2, shape->hidden,
+                             shape->mlp_bias, (struct evq_op){.in = in, .out = WIDE});
+        evq_decoder_add_op(plan, &(struct evq_op){.kind = EVQ_OP_GATE,
+                                                  .in = WIDE,
+                                                  .out = GATED,
+                                                  .weight = -1,
+                                                  .bias = -1,
+                                                  .n = shape->inner,
+                                                  .activation = shape->activation});
     } else {
-        add_gemm(plan, layer, &up, 1, shape->hidden, shape->mlp_bias,
-                 (struct evq_op){.in = in, .out = WIDE, .activation = shape->activation});
+        evq_decoder_add_gemm(
+            plan, layer, &up, 1, shape->hidden, shape->mlp_bias,
+            (struct evq_op){.in = in, .out = WIDE, .activation = shape->activation});
     }
     add_branch(plan, layer, &down, shape->gated ? GATED : WIDE, shape->inner, shape->mlp_bias,
                names->mlp_post_norm);
-}
-
-/* The name of a matrix of an expert, without ".weight". */
-static const char *expert_name(struct evq_decoder_plan *plan, int32_t expert, const char *part)
-{
-    const char *name =
-        evq_arena_printf(plan->arena, "%s%d.%s", plan->names->expert, (int)expert, part);
-
-    plan->failed = plan->failed || name == NULL;
-    return name != NULL ? name : "";
-}
-
-/* Adds a slot for each expert's matrix in a tensor of all, and one for their biases. Returns the
- * first. */
-static int32_t add_joined(struct evq_decoder_plan *plan, int32_t layer, const char *part,
-                          int32_t rows, int32_t columns, int32_t *ret_bias)
-{
-    const int32_t experts = plan->shape->experts;
-    const char *name = tensor_name(plan, layer, part, "");
-    const char *bias = evq_arena_printf(plan->arena, "%s_bias", name);
-    const int32_t first = (int32_t)plan->slot_count;
-
-    plan->failed = plan->failed || bias == NULL;
-    for (int32_t expert = 0; expert < experts; expert++) {
-        want(plan, &(struct evq_wanted){.name = name,
-                                        .slot = add_slot(plan, name, rows, columns),
-                                        .rows = rows,
-                                        .columns = columns,
-                                        .transposed = true,
-                                        .part = expert,
-                                        .parts = experts});
-    }
-    *ret_bias = add_slot(plan, bias != NULL ? bias : "", experts, rows);
-    want(plan, &(struct evq_wanted){.name = bias != NULL ? bias : "",
-                                    .slot = *ret_bias,
-                                    .rows = experts,
-                                    .columns = rows});
-    return first;
-}
-
-/* Adds a slot for each matrix of each expert. The slots of all first matrices come before those of
- * the second ones. */
-static void add_separate(struct evq_decoder_plan *plan, int32_t layer, struct evq_op *op)
-{
-    const struct evq_decoder *shape = plan->shape;
-    const struct evq_decoder_names *names = plan->names;
-
-    for (int32_t expert = 0; expert < shape->experts; expert++) {
-        const struct part both[] = {
-            {expert_name(plan, expert, names->expert_gate), shape->expert_inner},
-            {expert_name(plan, expert, names->expert_up), shape->expert_inner}};
-        const int32_t slot = add_matrix(plan, layer, both, 2, shape->hidden);
-        op->weight = expert == 0 ? slot : op->weight;
-    }
-    for (int32_t expert = 0; expert < shape->experts; expert++) {
-        const struct part down = {expert_name(plan, expert, names->expert_down), shape->hidden};
-        const int32_t slot = add_matrix(plan, layer, &down, 1, shape->expert_inner);
-        op->down = expert == 0 ? slot : op->down;
-    }
-}
-
-static void add_experts(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
-{
-    const struct evq_decoder *shape = plan->shape;
-    const struct evq_decoder_names *names = plan->names;
-    const struct part router = {names->router, shape->experts};
-    struct evq_op op = {.kind = EVQ_OP_EXPERTS,
-                        .in = in,
-                        .out = STREAM,
-                        .residual = STREAM,
-                        .bias = -1,
-                        .n = shape->hidden,
-                        .k = shape->hidden,
-                        .routes = ROUTES,
-                        .experts = shape->experts,
-                        .inner = shape->expert_inner,
-                        .top_k = shape->expert_count,
-                        .down_bias = -1,
-                        .neighbours = names->joined_up != NULL,
-                        .scale = shape->expert_slope,
-                        .cap = shape->expert_cap,
-                        .activation = shape->activation};
-
-    add_gemm(plan, layer, &router, 1, shape->hidden, shape->router_bias,
-             (struct evq_op){.in = in, .out = ROUTES});
-    add_op(plan, &(struct evq_op){.kind = EVQ_OP_ROUTE,
-                                  .in = ROUTES,
-                                  .out = ROUTES,
-                                  .weight = -1,
-                                  .bias = -1,
-                                  .n = shape->experts,
-                                  .top_k = shape->expert_count,
-                                  .whole = shape->route_whole});
-    if (names->joined_up != NULL) {
-        op.weight = add_joined(plan, layer, names->joined_up, 2 * shape->expert_inner,
-                               shape->hidden, &op.bias);
-        op.down = add_joined(plan, layer, names->joined_down, shape->hidden, shape->expert_inner,
-                             &op.down_bias);
-    } else {
-        add_separate(plan, layer, &op);
-    }
-    add_op(plan, &op);
 }
 
 static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
@@ -429,7 +244,7 @@ static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
         in = NORMED;
     }
     if (plan->shape->experts > 0 && (plan->shape->dense == NULL || !plan->shape->dense[layer])) {
-        add_experts(plan, layer, in);
+        evq_decoder_add_experts(plan, layer, in, STREAM, ROUTES);
     } else {
         add_feed_forward(plan, layer, in);
     }
@@ -438,8 +253,8 @@ static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
 static void add_embedding(struct evq_decoder_plan *plan)
 {
     const struct evq_decoder *shape = plan->shape;
-    const struct part table = {plan->names->embedding, shape->vocabulary};
-    const struct part positions = {plan->names->positions, shape->context};
+    const struct evq_decoder_part table = {plan->names->embedding, shape->vocabulary};
+    const struct evq_decoder_part positions = {plan->names->positions, shape->context};
     struct evq_op op = {.kind = EVQ_OP_EMBEDDING,
                         .in = TOKENS,
                         .out = STREAM,
@@ -447,11 +262,11 @@ static void add_embedding(struct evq_decoder_plan *plan)
                         .n = shape->hidden,
                         .scale = shape->embedding_scale != 0 ? shape->embedding_scale : 1.0f};
 
-    op.weight = add_matrix(plan, -1, &table, 1, shape->hidden);
+    op.weight = evq_decoder_add_matrix(plan, -1, &table, 1, shape->hidden);
     if (plan->names->positions != NULL) {
-        op.bias = add_matrix(plan, -1, &positions, 1, shape->hidden);
+        op.bias = evq_decoder_add_matrix(plan, -1, &positions, 1, shape->hidden);
     }
-    add_op(plan, &op);
+    evq_decoder_add_op(plan, &op);
 }
 
 /* The first slot and the first wanted tensor belong to the embedding. */
@@ -472,13 +287,13 @@ static void add_head(struct evq_decoder_plan *plan)
     if (!shape->tied) {
         const char *name = evq_arena_printf(plan->arena, "%s.weight", plan->head);
         plan->failed = plan->failed || name == NULL;
-        op.weight = add_slot(plan, name, shape->vocabulary, shape->hidden);
-        want(plan, &(struct evq_wanted){.name = name,
-                                        .slot = op.weight,
-                                        .rows = shape->vocabulary,
-                                        .columns = shape->hidden});
+        op.weight = evq_decoder_add_slot(plan, name, shape->vocabulary, shape->hidden);
+        evq_decoder_want(plan, &(struct evq_wanted){.name = name,
+                                                    .slot = op.weight,
+                                                    .rows = shape->vocabulary,
+                                                    .columns = shape->hidden});
     }
-    add_op(plan, &op);
+    evq_decoder_add_op(plan, &op);
 }
 
 static const int32_t *buffer_columns(struct evq_decoder_plan *plan)

@@ -1,0 +1,89 @@
+#include "worker/models/decoder_parts.h"
+
+const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
+                                    const char *leaf)
+{
+    const char *dot = leaf[0] != '\0' ? "." : "";
+    const char *name =
+        layer < 0 ? evq_arena_printf(plan->arena, "%s%s%s%s", plan->inside, part, dot, leaf)
+                  : evq_arena_printf(plan->arena, "%s%s%d.%s%s%s", plan->inside, plan->names->layer,
+                                     (int)layer, part, dot, leaf);
+
+    plan->failed = plan->failed || name == NULL;
+    return name != NULL ? name : "";
+}
+
+int32_t evq_decoder_add_slot(struct evq_decoder_plan *plan, const char *name, int32_t rows,
+                             int32_t columns)
+{
+    plan->slots[plan->slot_count] =
+        (struct evq_weight_slot){.name = name, .rows = rows, .columns = columns};
+    return (int32_t)plan->slot_count++;
+}
+
+void evq_decoder_want(struct evq_decoder_plan *plan, const struct evq_wanted *wanted)
+{
+    plan->wanted[plan->wanted_count++] = *wanted;
+}
+
+void evq_decoder_add_op(struct evq_decoder_plan *plan, const struct evq_op *op)
+{
+    plan->ops[plan->op_count++] = *op;
+}
+
+int32_t evq_decoder_add_vector(struct evq_decoder_plan *plan, int32_t layer,
+                               const struct evq_decoder_part *parts, size_t count, const char *leaf,
+                               enum evq_source_kind kind)
+{
+    const char *name = evq_decoder_tensor_name(plan, layer, parts[0].name, leaf);
+    int32_t length = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        length += parts[i].rows;
+    }
+    const int32_t slot = evq_decoder_add_slot(plan, name, 1, length);
+    for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
+        evq_decoder_want(plan, &(struct evq_wanted){.name = evq_decoder_tensor_name(
+                                                        plan, layer, parts[i].name, leaf),
+                                                    .slot = slot,
+                                                    .first_row = (int32_t)first,
+                                                    .rows = parts[i].rows,
+                                                    .kind = kind});
+    }
+    return slot;
+}
+
+int32_t evq_decoder_add_matrix(struct evq_decoder_plan *plan, int32_t layer,
+                               const struct evq_decoder_part *parts, size_t count, int32_t columns)
+{
+    const char *name = evq_decoder_tensor_name(plan, layer, parts[0].name, "weight");
+    int32_t rows = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        rows += parts[i].rows;
+    }
+    const int32_t slot = evq_decoder_add_slot(plan, name, rows, columns);
+    for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
+        evq_decoder_want(plan, &(struct evq_wanted){.name = evq_decoder_tensor_name(
+                                                        plan, layer, parts[i].name, "weight"),
+                                                    .slot = slot,
+                                                    .first_row = (int32_t)first,
+                                                    .rows = parts[i].rows,
+                                                    .columns = columns,
+                                                    .transposed = layer >= 0 && plan->transposed});
+    }
+    return slot;
+}
+
+void evq_decoder_add_gemm(struct evq_decoder_plan *plan, int32_t layer,
+                          const struct evq_decoder_part *parts, size_t count, int32_t columns,
+                          bool bias, struct evq_op op)
+{
+    op.kind = EVQ_OP_GEMM;
+    op.weight = evq_decoder_add_matrix(plan, layer, parts, count, columns);
+    op.bias =
+        bias ? evq_decoder_add_vector(plan, layer, parts, count, "bias", EVQ_SOURCE_TENSOR) : -1;
+    op.n = plan->slots[op.weight].rows;
+    op.k = columns;
+    evq_decoder_add_op(plan, &op);
+}

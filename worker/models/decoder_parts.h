@@ -1,0 +1,36 @@
+/*
+ * Adds operations, weight slots and wanted tensors to the plan of a decoder while it is made. Lack
+ * of memory sets plan->failed. Not for sharing between threads.
+ */
+#ifndef EVQ_WORKER_MODELS_DECODER_PARTS_H
+#define EVQ_WORKER_MODELS_DECODER_PARTS_H
+
+#include "worker/models/decoder_plan.h"
+
+struct evq_decoder_part { // Some rows of a matrix that are a tensor of their own.
+    const char *name;
+    int32_t rows;
+};
+
+/* Makes "inside layers.3.part.weight"; layer -1: no layer. leaf: "" if the name ends before it. */
+const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
+                                    const char *leaf);
+
+int32_t evq_decoder_add_slot(struct evq_decoder_plan *plan, const char *name, int32_t rows,
+                             int32_t columns);
+void evq_decoder_want(struct evq_decoder_plan *plan, const struct evq_wanted *wanted);
+void evq_decoder_add_op(struct evq_decoder_plan *plan, const struct evq_op *op);
+
+/* Adds a slot of one row, filled by `count` vectors one after another. */
+int32_t evq_decoder_add_vector(struct evq_decoder_plan *plan, int32_t layer,
+                               const struct evq_decoder_part *parts, size_t count, const char *leaf,
+                               enum evq_source_kind kind);
+/* Adds a slot for a matrix of the rows of `count` tensors. */
+int32_t evq_decoder_add_matrix(struct evq_decoder_plan *plan, int32_t layer,
+                               const struct evq_decoder_part *parts, size_t count, int32_t columns);
+/* Adds a product. op: everything except its weights and shape. */
+void evq_decoder_add_gemm(struct evq_decoder_plan *plan, int32_t layer,
+                          const struct evq_decoder_part *parts, size_t count, int32_t columns,
+                          bool bias, struct evq_op op);
+
+#endif
