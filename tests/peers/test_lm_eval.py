@@ -12,7 +12,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
 
-from scene import DEADLINE, NATIVE, PACKAGE, SceneTest  # noqa: E402
+from scene import BIN, DEADLINE, NATIVE, PACKAGE, SceneTest  # noqa: E402
 
 try:
     import lm_eval
@@ -46,12 +46,21 @@ evaluators:
     argv: [$PYTHON, -m, evalq.lm_eval, --tasks, tiny_choice, --include-path, $OUT/tasks, --bootstrap-iters, "10"]
     directory: $OUT
     env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1, HF_HOME: $OUT/hf, HF_HUB_OFFLINE: 1}}
+  engine:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.lm_eval, --model, evalq, --include-path, $OUT/tasks, --bootstrap-iters, "10"]
+    directory: $OUT
+    env: {{PYTHONPATH: {PACKAGE}, PATH: "{BIN}:/usr/bin:/bin", HF_HOME: $OUT/hf, HF_HUB_OFFLINE: 1}}
   other:
     kind: persistent
     argv: [$PYTHON, -m, evalq.lm_eval, --model, dummy, --include-path, $OUT/tasks, --bootstrap-iters, "10"]
     directory: $OUT
     env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1, HF_HOME: $OUT/hf, HF_HUB_OFFLINE: 1}}
 suites:
+  engine:
+    evaluator: engine
+    samples: true
+    tasks: [{{name: choice, source: tiny_choice}}]
   other:
     evaluator: other
     tasks: [{{name: choice, source: tiny_choice}}]
@@ -101,6 +110,12 @@ suites:
         self.assertEqual(ends, dict.fromkeys((1, 2, 3), ("done", "")))
 
     def test_gives_what_the_harness_gives(self) -> None:
+        self.gives_what_the_harness_gives("lm")
+
+    def test_gives_the_same_on_the_native_engine(self) -> None:
+        self.gives_what_the_harness_gives("engine")
+
+    def gives_what_the_harness_gives(self, suite: str) -> None:
         tasks = self.task()
         self.scene.start_worker()
         paths = {step: self.checkpoint(step) for step in (1, 2, 3)}
@@ -108,7 +123,7 @@ suites:
         with self.scene.client("lm", raise_errors=True) as client:
             for step, path in paths.items():
                 began = time.monotonic()
-                client.submit(path, step=step, suites="lm")
+                client.submit(path, step=step, suites=suite)
                 self.assertTrue(client.wait(DEADLINE))
                 took[step] = time.monotonic() - began
                 for result in client.results():
@@ -125,7 +140,7 @@ suites:
             )["results"]["tiny_choice"]  # fmt: skip
             for metric in ("acc,none", "acc_norm,none"):
                 self.assertTrue(abs(found[step][metric] - wanted[metric]) <= 1e-9, (step, found, wanted))
-            kept = os.path.join(self.scene.out, "samples", "lm", str(step), "regular", "lm", "choice.jsonl.gz")
+            kept = os.path.join(self.scene.out, "samples", "lm", str(step), "regular", suite, "choice.jsonl.gz")
             with gzip.open(kept, "rt", encoding="utf-8") as file:
                 _, *items, _ = map(json.loads, file)
             ids.add(tuple(item["id"] for item in items))
@@ -136,7 +151,7 @@ suites:
                 self.assertEqual(item["output"] == item["target"], item["scores"]["acc,none"] == 1)
         self.assertEqual([len(each) for each in ids], [40])
         self.assertGreater(len({tuple(values.values()) for values in found.values()}), 1)
-        print(f"\nlm_eval: first checkpoint {took[1]:.2f} s, then {took[2]:.2f} s and {took[3]:.2f} s")
+        print(f"\nlm_eval, suite {suite}: first checkpoint {took[1]:.2f} s, then {took[2]:.2f} s and {took[3]:.2f} s")
 
 
 if __name__ == "__main__":

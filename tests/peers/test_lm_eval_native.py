@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
 
 import test_harness as tasks  # noqa: E402  It also says "not run" if a package is missing.
+import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from lm_eval import simple_evaluate  # noqa: E402
@@ -37,12 +38,11 @@ def tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_file=file, **ends)
 
 
-def make_checkpoint(directory: str, kind: str, seed: int) -> str:
-    """A random model, sharp enough that choices differ: a Llama over the tokenizer of Llama 2, else a GPT-2."""
-    words = tokenizer(kind)
+def make_checkpoint(directory: str, words: transformers.PreTrainedTokenizerFast, seed: int) -> str:
+    """A random model, sharp enough that choices differ: a Llama if texts begin with <s>, else a GPT-2."""
     words.save_pretrained(directory)
     torch.manual_seed(seed)
-    if kind == "llama2":
+    if words.bos_token_id is not None:
         model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(
             vocab_size=len(words), max_position_embeddings=tasks.LENGTH, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=2, bos_token_id=words.bos_token_id, eos_token_id=words.eos_token_id,
@@ -70,7 +70,7 @@ class NativeTest(unittest.TestCase):
         print(f"seed {SEED}")
 
     def checkpoint(self, kind: str, seed: int = SEED) -> str:
-        return make_checkpoint(os.path.join(self.out, f"{kind}-{seed}"), kind, seed)
+        return make_checkpoint(os.path.join(self.out, f"{kind}-{seed}"), tokenizer(kind), seed)
 
     def evaluate(self, model: Any) -> Tuple[Dict[str, Any], Scores]:
         names = list(tasks.NAMES.values())
@@ -110,6 +110,48 @@ class NativeTest(unittest.TestCase):
             self.agree(model, second)
             self.assertIs(model._engine._process, process)
             self.assertIsNone(process.poll())
+
+    def test_another_tokenizer_comes_from_transformers(self) -> None:
+        """evalq cannot read WordLevel, so the harness's own way makes the tokens."""
+        path = os.path.join(self.out, "words")
+        known = set("ABCD")  # With few words, choices would be the same tokens and as likely.
+        for name in ("piqa", "hellaswag", "pages", "letters", "lambada"):
+            folder = os.path.join(tasks.DATA, "tasks") if name == "lambada" else self.out
+            with open(os.path.join(folder, name + ".jsonl"), encoding="utf-8") as file:
+                known.update(file.read().replace('"', " ").split())
+        pieces = {word: at for at, word in enumerate(["<s>", "<unk>", *sorted(known)])}
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(pieces, unk_token="<unk>"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<unk>")
+        make_checkpoint(path, fast, SEED)
+        model = EvalqLM(pretrained=path, threads=1)
+        self.assertFalse(model._reads_text)
+        self.agree(model, path)
+
+    def test_refuses_in_one_sentence(self) -> None:
+        path = self.checkpoint("gpt2")
+        model = EvalqLM(pretrained=path, threads=1)
+        with self.assertRaisesRegex(NotImplementedError, "generates no text: .* an evaluator of kind model_server$"):
+            model.generate_until([])
+        for words, said in (
+            ({"dtype": "float64"}, "^dtype 'float64' is not one of auto, float32, bfloat16$"),
+            ({"peft": "x"}, "'peft'"),
+            ({"max_length": 1000}, "length is 1000 tokens, but the model takes sequences of at most"),
+            ({"tokenizer": self.out}, "needs a tokenizer|tokenizer"),
+        ):
+            with self.subTest(**words), self.assertRaisesRegex((ValueError, OSError), said):
+                EvalqLM(pretrained=path, threads=1, **words)
+
+    def test_command_of_the_harness(self) -> None:
+        command = [
+            sys.executable, "-m", "evalq.lm_eval_model", "--model", "evalq", "--model_args",
+            f"pretrained={self.checkpoint('gpt2')},dtype=float32", "--tasks", "letters", "--include_path",
+            os.path.join(self.out, "tasks"), "--batch_size", "auto", "--device", "cpu",
+        ]  # fmt: skip
+        environment = dict(os.environ, PYTHONPATH=PACKAGE)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("|letters|", done.stdout)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,9 @@ class Harness:
         manager: Any = import_module("lm_eval.tasks").TaskManager(include_path=options.include_path)
         if options.model == "evalq":
             import_module("evalq.lm_eval_model")  # Adds the model to those of the harness.
+        warm: Any = import_module("evalq.model_server.harness_lm_eval")
+        warm.keep_requests()
+        warm.ask_no_machine()
         self._options = options
         self._tasks = _TaskCache(manager)
         self._lm: Any = None

@@ -47,8 +47,8 @@ class Runner(Base):
         manager = TaskManager(include_path=self.harness.path("include_path"))
         for name in self.harness.get("tasks", []):
             check_task("lm-evaluation-harness", str(name), list(manager.all_tasks))
-        _keep_requests()
-        _ask_no_machine()
+        keep_requests()
+        ask_no_machine()
         tasks = _TaskCache(manager)
         for name in self.harness.get("tasks", []):
             tasks.load([str(name)])
@@ -196,7 +196,7 @@ def _model(target: Target, chat: bool, concurrency: int) -> Any:
     )
 
 
-def _ask_no_machine() -> None:
+def ask_no_machine() -> None:
     """Removes two slow parts of the harness that change no number. At each evaluation it runs pip
     and git to describe the machine, which takes 3 s or more, and it compiles the templates of each
     item again."""
@@ -208,7 +208,7 @@ def _ask_no_machine() -> None:
         utils.env.from_string = lru_cache(maxsize=1024)(utils.env.from_string)
 
 
-def _keep_requests() -> None:
+def keep_requests() -> None:
     """Makes each task object build its requests only once for the same settings, and removes the
     answers of the last evaluation from them."""
     from lm_eval.api.task import Task
