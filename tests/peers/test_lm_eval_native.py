@@ -146,7 +146,7 @@ class NativeTest(unittest.TestCase):
         command = [
             sys.executable, "-m", "evalq.lm_eval_model", "--model", "evalq", "--model_args",
             f"pretrained={self.checkpoint('gpt2')},dtype=float32", "--tasks", "letters", "--include_path",
-            os.path.join(self.out, "tasks"), "--batch_size", "auto", "--device", "cpu",
+            os.path.join(self.out, "tasks"), "--batch_size", "auto",
         ]  # fmt: skip
         environment = dict(os.environ, PYTHONPATH=PACKAGE)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)

@@ -59,8 +59,8 @@ class EvalqLM(TemplateLM):  # type: ignore[misc]
         self._named_tokenizer = os.path.abspath(tokenizer) if tokenizer else ""
         self._prefix = prefix_token_id
         words = ["--threads", str(threads)]
-        if device is not None:
-            words += ["--devices", "auto" if device == "cuda" else device.replace("cuda:", "")]
+        if device not in (None, "cuda", "cuda:0"):  # cuda:0 is the default of the harness's command.
+            words += ["--devices", str(device).replace("cuda:", "")]
         self._engine = NativeScores(words)
         self.load_checkpoint(pretrained)
 
