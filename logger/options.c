@@ -1,5 +1,7 @@
 #include "logger/options.h"
 
+#include "shared/config/config.h"
+
 static const struct evq_option option_table[] = {
     {"directory", 0, EVQ_OPTION_TEXT, "DIR",
      "directory of the results; default: logger.directory of the configuration", 0, 0},
@@ -27,6 +29,6 @@ const struct evq_man evq_options_man = {
 
 struct evq_options evq_options_read(const struct evq_option_set *set)
 {
-    return (struct evq_options){.source = evq_option_source(set),
+    return (struct evq_options){.source = evq_config_source_of(set),
                                 .directory = evq_option_text(set, "directory", NULL)};
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks what may include what. Programs include shared/ and never each other. worker/ also includes
+# Checks what may include what. Programs include shared/ and never each other. The folders of shared/ are
+# layers, with shared/base/ at the bottom. worker/ also includes
 # kernels/backend.h. kernels/ knows neither Redis nor checkpoints. One .c file includes hiredis, and one
 # msgpack. CUDA appears only under kernels/cuda/. No two files include each other. An include guard
 # follows its path.
@@ -22,6 +23,13 @@ refuse() {
 
 include='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
 refuse shared "$include\"(producer|worker|logger|kernels)/" "shared/ includes a program or a backend"
+# The folders of shared/, from the bottom up: each may include itself and those named.
+for folder in 'base' 'redis base' 'queue redis base' 'config queue redis base' 'checkpoint base' 'statistics base' \
+    'samples statistics queue base'; do
+    name=${folder%% *}
+    refuse "shared/$name" "$include\"shared/" "shared/$name/ includes a folder above it" \
+        "\"shared/($(echo "$folder" | tr ' ' '|'))/"
+done
 refuse kernels "$include\"(producer|worker|logger)/" "kernels/ includes a program"
 refuse kernels "$include\"shared/" "kernels/ includes more of shared/ than errors" '"shared/base/(error|clock|arena)\.h"'
 refuse producer "$include\"(worker|logger|kernels)/" "producer/ includes another program"

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "shared/base/man.h"
+#include "shared/config/config.h"
 #include "shared/queue/job.h"
 
 static const struct evq_option option_table[] = {
@@ -161,7 +162,7 @@ enum evq_status evq_options_read(const struct evq_option_set *set, struct evq_op
                                  struct evq_error *err)
 {
     struct evq_options options = {
-        .source = evq_option_source(set),
+        .source = evq_config_source_of(set),
         .suite = evq_option_text(set, "suite", NULL),
         .variant = evq_option_text(set, "variant", NULL),
         .suites = evq_option_text(set, "suites", NULL),

@@ -22,13 +22,14 @@
 #include "logger/run_directories.h"
 #include "logger/sinks/sink.h"
 #include "shared/base/file.h"
-#include "shared/queue/saved_weights.h"
+#include "shared/queue/pin_path.h"
+#include "shared/verify/saved_weights.h"
 
 #define LOOK_MS 2000 // Most time to wait for a file server; other runs' results wait too.
 
 struct best {
     const struct evq_sink_context *context;
-    struct evq_checkpoint_watcher *watcher;
+    struct evq_timed_verify *verify;
     const char *metric; // "": the first by name.
     int direction;      // Option `direction`: 1 higher is better, 0 lower, -1 not given.
     char looked[EVQ_JOB_ID_BYTES_MAX]; // The job whose weights this write() checked; "": none.
@@ -55,7 +56,7 @@ static enum evq_status best_open(const struct evq_sink_context *context, void **
                              context->sink->name, direction);
     }
     sink->direction = direction == NULL ? -1 : strcmp(direction, "max") == 0;
-    const enum evq_status status = evq_checkpoint_watcher_open(LOOK_MS, &sink->watcher, err);
+    const enum evq_status status = evq_timed_verify_open(LOOK_MS, &sink->verify, err);
     if (status != EVQ_OK) {
         free(sink);
         return status;
@@ -106,7 +107,7 @@ static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
         return EVQ_OK;
     }
     const enum evq_status status =
-        evq_saved_weights_verify(sink->context->queue, sink->context->config, sink->watcher,
+        evq_saved_weights_verify(sink->context->queue, sink->context->config, sink->verify,
                                  best->job, best->checkpoint, err);
     if (status != EVQ_OK && !evq_saved_weights_lost(status)) {
         return status;
@@ -181,7 +182,7 @@ static void checkpoint_saved(const char *checkpoint, char *out, size_t out_bytes
 
     (void)snprintf(out, out_bytes, "%.*s", (int)root, checkpoint);
     if (root < out_bytes) {
-        (void)evq_job_saved_path(checkpoint + root, out + root, out_bytes - root);
+        (void)evq_pin_path_saved(checkpoint + root, out + root, out_bytes - root);
     }
 }
 
@@ -245,7 +246,7 @@ static void best_close(void *state)
     struct best *sink = state;
 
     if (sink != NULL) {
-        evq_checkpoint_watcher_close(sink->watcher);
+        evq_timed_verify_close(sink->verify);
         free(sink);
     }
 }

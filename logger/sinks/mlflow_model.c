@@ -1,4 +1,5 @@
 #include "logger/sinks/mlflow_model.h"
+#include "shared/queue/pin_path.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -137,7 +138,7 @@ static enum evq_status model_create(struct evq_mlflow_models *models, const char
     for (char *at = name; (at = strpbrk(at, "./:%")) != NULL;) {
         *at = '_'; // MLflow does not accept these characters in a model's name.
     }
-    (void)evq_job_saved_path(result->checkpoint, path, sizeof(path));
+    (void)evq_pin_path_saved(result->checkpoint, path, sizeof(path));
     evq_buffer_init(&body, 0);
     evq_buffer_printf(&body, "{\"experiment_id\":\"%s\",\"source_run_id\":", experiment);
     evq_buffer_json_text(&body, model->run);

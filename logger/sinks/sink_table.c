@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "logger/sinks/sink.h"
+#include "shared/base/nearest.h"
 
 static const struct evq_sink_ops *const all[] = {
     &evq_sink_jsonl,  &evq_sink_tensorboard, &evq_sink_best,    &evq_sink_csv,   &evq_sink_exec,
@@ -112,7 +113,7 @@ enum evq_status evq_sink_check(const struct evq_sink_config *sink, struct evq_er
         return evq_error_set(
             err, EVQ_E_INVALID, "sink '%s': option '%s' is unknown: %s", sink->name,
             sink->options[i].key,
-            evq_config_choice(sink->options[i].key, ops->options, count, choice, sizeof choice));
+            evq_nearest_choice(sink->options[i].key, ops->options, count, choice, sizeof choice));
     }
     return EVQ_OK;
 }

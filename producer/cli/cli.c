@@ -8,6 +8,7 @@
 #include "producer/cli/json.h"
 #include "producer/cli/poll_delay.h"
 #include "shared/base/clock.h"
+#include "shared/config/config.h"
 #include "shared/remote/remote.h"
 
 #define CALL_ARGS_MAX 32
@@ -19,7 +20,7 @@ enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err)
     if (cli->config != NULL) {
         return EVQ_OK;
     }
-    const struct evq_config_source source = evq_option_source(&cli->options);
+    const struct evq_config_source source = evq_config_source_of(&cli->options);
     enum evq_status status = evq_config_load(&source, &cli->config, err);
     if (status != EVQ_OK && status != EVQ_E_NOMEM) {
         cli->exit_code = EVQ_EXIT_CONFIG;

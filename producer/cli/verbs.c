@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "shared/base/completion.h"
+#include "shared/base/nearest.h"
 
 static const struct evq_verb *const verbs[] = {
     &evq_verb_init,   &evq_verb_suite,  &evq_verb_up,   &evq_verb_page,    &evq_verb_submit,
@@ -40,7 +41,7 @@ enum evq_status evq_verbs_find(const char *name, const struct evq_verb **ret_ver
         }
         names[i] = verbs[i]->name;
     }
-    const char *near = evq_config_nearest(name, names, VERB_COUNT);
+    const char *near = evq_nearest_word(name, names, VERB_COUNT);
     evq_error_escape(name, strlen(name), shown, sizeof shown);
     if (near != NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; did you mean '%s'?", shown,

@@ -8,6 +8,7 @@
 #include "producer/client/sender.h"
 #include "shared/base/clock.h"
 #include "shared/queue/codec.h"
+#include "shared/queue/pin_path.h"
 
 #define BATCH_MAX      100
 #define RETRY_FIRST_MS 100
@@ -67,7 +68,7 @@ static void outage_end(struct evq_sender *sender)
 static bool pin_directory(const struct evq_sender *sender, const struct evq_job *job,
                           char out[PATH_MAX])
 {
-    const size_t bytes = job->pin == NULL ? 0 : evq_job_pin_bytes(job->pin);
+    const size_t bytes = job->pin == NULL ? 0 : evq_pin_path_bytes(job->pin);
     const struct evq_root *root =
         bytes > 0 ? evq_config_root_find(evq_prepare_roots(sender), job->root) : NULL;
 

@@ -1,6 +1,7 @@
 #include "producer/gateway/options.h"
 
 #include "producer/gateway/http/thread_pool.h"
+#include "shared/config/config.h"
 
 static const struct evq_option option_table[] = {
     {"listen", 'l', EVQ_OPTION_TEXT, "ADDRESS:PORT",
@@ -50,7 +51,7 @@ const struct evq_man evq_options_man = {
 
 struct evq_options evq_options_read(const struct evq_option_set *set)
 {
-    return (struct evq_options){.source = evq_option_source(set),
+    return (struct evq_options){.source = evq_config_source_of(set),
                                 .listen = evq_option_text(set, "listen", NULL),
                                 .tokens = evq_option_text(set, "tokens", NULL),
                                 .lmms_open = evq_option_flag(set, "lmms-open"),

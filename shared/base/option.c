@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shared/base/log.h"
+#include "shared/base/nearest.h"
 
 #define OPTIONS_MAX 64
 
@@ -69,7 +70,7 @@ static enum evq_status unknown(const struct evq_option *const *tables, const cha
     }
     memcpy(name, word + 2, bytes);
     name[bytes] = '\0';
-    const char *near = evq_config_nearest(name, names, count);
+    const char *near = evq_nearest_word(name, names, count);
     evq_error_escape(name, bytes, shown, sizeof shown);
     if (near != NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "unknown option --%s; did you mean --%s?", shown,
@@ -251,13 +252,6 @@ const char *evq_option_item(const struct evq_option_set *set, const char *name, 
 {
     const struct evq_option_value *value = find(set, name, index, false);
     return value != NULL ? value->text : NULL;
-}
-
-struct evq_config_source evq_option_source(const struct evq_option_set *set)
-{
-    return (struct evq_config_source){.file = evq_option_text(set, "config", NULL),
-                                      .url = evq_option_text(set, "url", NULL),
-                                      .queue = evq_option_text(set, "queue", NULL)};
 }
 
 void evq_option_log_open(const struct evq_option_set *set, const char *program)

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/config/config.h"
+#include "shared/base/error.h"
 
 enum evq_option_kind {
     EVQ_OPTION_FLAG,
@@ -66,8 +66,6 @@ bool evq_option_flag(const struct evq_option_set *set, const char *name);
 /* The index-th value of a list, NULL past the last. */
 const char *evq_option_item(const struct evq_option_set *set, const char *name, size_t index);
 
-/* Where the common options say that configuration, Redis and queue are. */
-struct evq_config_source evq_option_source(const struct evq_option_set *set);
 /* Opens the log. Level: --log-level, else errors only with --quiet, else info. Format:
  * --log-format. */
 void evq_option_log_open(const struct evq_option_set *set, const char *program);

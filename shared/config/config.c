@@ -9,6 +9,7 @@
 
 #include "shared/base/buffer.h"
 #include "shared/base/file.h"
+#include "shared/base/nearest.h"
 #include "shared/config/config_read.h"
 #include "shared/queue/keys.h"
 
@@ -280,6 +281,13 @@ static enum evq_status resolve_redis(const struct evq_config_source *source,
     return EVQ_OK;
 }
 
+struct evq_config_source evq_config_source_of(const struct evq_option_set *options)
+{
+    return (struct evq_config_source){.file = evq_option_text(options, "config", NULL),
+                                      .url = evq_option_text(options, "url", NULL),
+                                      .queue = evq_option_text(options, "queue", NULL)};
+}
+
 enum evq_status evq_config_load(const struct evq_config_source *source,
                                 struct evq_config **ret_config, struct evq_error *err)
 {
@@ -324,8 +332,8 @@ const struct evq_suite *evq_config_suite_find(const struct evq_config *config, c
     (void)evq_error_set(err, EVQ_E_NOT_FOUND, "no suite '%.64s' in %.150s: %s", name,
                         config->file[0] != '\0' ? config->file
                                                 : "the configuration, for there is no file",
-                        evq_config_choice(name, names, names != NULL ? config->suite_count : 0,
-                                          choice, sizeof choice));
+                        evq_nearest_choice(name, names, names != NULL ? config->suite_count : 0,
+                                           choice, sizeof choice));
     free(names);
     return NULL;
 }
@@ -343,15 +351,4 @@ const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, cons
         }
     }
     return any;
-}
-
-const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
-                         const char *fallback)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(pairs[i].key, key) == 0) {
-            return pairs[i].value;
-        }
-    }
-    return fallback;
 }

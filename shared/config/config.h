@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/base/option.h"
 #include "shared/queue/job.h"
 #include "shared/redis/conn.h"
 
@@ -184,6 +185,9 @@ struct evq_config_source {
     bool library;      // Messages say config instead of --config, because there is no command line.
 };
 
+/* The source that the common options of a program name. */
+struct evq_config_source evq_config_source_of(const struct evq_option_set *options);
+
 /*
  * Finds, reads and checks the configuration. Errors name file, line, column, key and the nearest
  * valid key (EVQ_E_INVALID). EVQ_E_NOT_FOUND: a named file does not exist. Without a file, all
@@ -215,8 +219,6 @@ const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, cons
 bool evq_config_data_path(const char *key);
 /* Returns the evaluator of this name, or NULL. */
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
-const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
-                         const char *fallback);
 
 /* Returns the root of this name, also shm, or NULL. */
 const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name);
@@ -241,16 +243,5 @@ enum evq_status evq_config_root_resolve(const struct evq_config *config, const c
 /* Opens the directories of the configured roots, at most fds_max, and returns how many it opened. A
  * directory that does not exist is skipped. */
 size_t evq_config_roots_open(const struct evq_config *config, int *fds, size_t fds_max);
-
-/* Returns the nearest of words by edit distance, or NULL if none is near. */
-const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
-/* Writes "did you mean 'a'? There are a, b, c" for a word that is none of words, or "there is
- * none". Cut to out_bytes. Returns out. */
-char *evq_config_choice(const char *word, const char *const *words, size_t word_count, char *out,
-                        size_t out_bytes);
-
-/* Reads "1024", "24GiB", "1.5GB", "512 MiB" as whole bytes; up to three decimals. False: not a
- * size. */
-bool evq_config_bytes(const char *text, int64_t *ret);
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/nearest.h"
 #include "shared/config/config_read.h"
 
 #define VARIABLE  "EVALQ_MODEL_SERVER"
@@ -130,7 +131,7 @@ static enum evq_status check_word(const struct evq_config_reader *reader,
         }
     }
     return evq_read_fail(reader, node, "%s is \"%.60s\": %s", where, word,
-                         evq_config_choice(word, words, count, choice, sizeof choice));
+                         evq_nearest_choice(word, words, count, choice, sizeof choice));
 }
 
 static const struct evq_node *entry_of(const struct evq_node *node, const char *key)

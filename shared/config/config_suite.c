@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/base/nearest.h"
 #include "shared/config/config_read.h"
 
 #define SUITES_MAX 256
@@ -262,7 +263,7 @@ static enum evq_status check_evaluator(const struct evq_config_reader *reader,
     }
     words[config->evaluator_count] = "native";
     const char *near =
-        evq_config_nearest(name, words, config->evaluator_count + (command_only ? 0 : 1));
+        evq_nearest_word(name, words, config->evaluator_count + (command_only ? 0 : 1));
     return evq_read_fail(reader, node,
                          "%s names \"%.60s\", which is not in the section evaluators%s%s%s", where,
                          name, near != NULL ? ", did you mean \"" : "", near != NULL ? near : "",

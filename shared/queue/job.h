@@ -10,23 +10,19 @@
 #include <stdint.h>
 
 #include "shared/base/arena.h"
+#include "shared/base/pair.h"
+#include "shared/queue/job_id.h"
+#include "shared/queue/needs.h"
 #include "shared/queue/snapshot.h"
 
-#define EVQ_JOB_BYTES_MAX     65536 // An encoded message is at most this long.
-#define EVQ_JOB_RUN_BYTES_MAX 64    // Names of runs.
+#define EVQ_JOB_BYTES_MAX 65536 // An encoded message is at most this long.
 #define EVQ_JOB_RUN_INTERNAL                                                                       \
     ".evalq-"                         // Names of runs that begin so are reserved: the queue
                                       // lists no such run, and no sink gets its results.
-#define EVQ_JOB_NAME_BYTES_MAX    32  // Names of variants, suites, tasks.
-#define EVQ_JOB_ID_BYTES_MAX      192 // RUN/STEP/VARIANT/SUITE[~G][@SHARD] and the NUL.
 #define EVQ_JOB_FINGERPRINT_CHARS 32  // XXH3-128 in lower-case hex.
 #define EVQ_JOB_BANDS             4   // 0 urgent, 1 high, 2 normal, 3 backfill.
-#define EVQ_JOB_STEP_MAX          ((int64_t)1 << 40)
 #define EVQ_JOB_PAIRS_MAX         256 // Limit for each of params, trackers, tags.
 #define EVQ_JOB_PATH_BYTES_MAX    4095
-#define EVQ_NEEDS_LABELS_MAX      16
-#define EVQ_NEEDS_GPUS_MAX        64
-#define EVQ_NEEDS_BYTES_MAX       512 // Room for needs as text, with the NUL.
 
 enum evq_job_state { // In this order everywhere; docs/protocol.md has the names.
     EVQ_JOB_QUEUED,
@@ -40,18 +36,6 @@ enum evq_job_state { // In this order everywhere; docs/protocol.md has the names
 };
 
 enum evq_job_policy { EVQ_POLICY_ALL, EVQ_POLICY_LATEST, EVQ_POLICY_BACKFILL, EVQ_POLICY_COUNT };
-
-struct evq_pair { // Both NUL-terminated.
-    const char *key;
-    const char *value;
-};
-
-struct evq_needs {
-    int32_t gpus;              // 0: none needed.
-    int64_t gpu_memory_bytes;  // Per GPU; 0: any.
-    const char *const *labels; // All must be among the worker's.
-    size_t label_count;
-};
 
 struct evq_job {
     struct evq_arena *arena; // Owns this struct and everything it points to.
@@ -107,50 +91,6 @@ enum evq_status evq_job_check_file(const char *field, const char *path,
 
 /* Writes "RUN/STEP/VARIANT/SUITE" of a checked job. */
 void evq_job_id(const struct evq_job *job, char out[EVQ_JOB_ID_BYTES_MAX]);
-
-/* The parts of an id. They point into scratch, which must hold EVQ_JOB_ID_BYTES_MAX. */
-struct evq_job_name {
-    const char *run;
-    int64_t step;
-    const char *variant;
-    const char *suite;
-    int32_t generation; // 1 for none given.
-    int32_t shard;      // -1: not a shard.
-};
-enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_MAX],
-                                 struct evq_job_name *ret_name,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
-
-/*
- * Maps any text to a legal name of at most bytes_max bytes of [A-Za-z0-9._-]; a name that had to be
- * changed gets "-" and 8 hex digits of its hash, so that different texts stay different. out holds
- * bytes_max + 1.
- */
-void evq_job_map_name(const char *text, size_t bytes_max, char *out);
-
-/*
- * Writes to out where the training saved the checkpoint of a path: OUT/.evalq/pins/PIN/NAME is a
- * temporary copy of OUT/NAME; any other path is itself. Cut to out_bytes. Returns whether path was
- * in a pin.
- */
-bool evq_job_saved_path(const char *path, char *out, size_t out_bytes);
-/* Length of the pin's directory OUT/.evalq/pins/PIN in such a path; NAME may have several parts. 0:
- * not in a pin. */
-size_t evq_job_pin_bytes(const char *path);
-bool evq_job_name_valid(const char *text, size_t bytes_max);
-
-/*
- * Writes the canonical text of needs, which is the key of a class: "" or
- * "gpus=1,gpu_memory=25769803776,labels=a+b" (labels sorted). Parsing also accepts units, as people
- * write them: gpu_memory=24GiB.
- */
-enum evq_status evq_needs_text(const struct evq_needs *needs, char *out, size_t out_bytes,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
-                                struct evq_needs *ret_needs,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
-/* Whether text can be parsed. Allocates nothing. */
-enum evq_status evq_needs_check(const char *text, struct evq_error *err) EVQ_CHECK_RESULT;
 
 const char *evq_job_state_name(enum evq_job_state state);
 enum evq_status evq_job_state_parse(const char *word,

@@ -1,13 +1,13 @@
-/* The canonical text of needs, declared in job.h: equal needs give equal text, whatever their
- * order. */
+#include "shared/queue/needs.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/base/buffer.h"
-#include "shared/config/config.h"
-#include "shared/queue/job.h"
+#include "shared/base/byte_size.h"
+#include "shared/queue/job_id.h"
 
 static int compare_texts(const void *a, const void *b)
 {
@@ -111,7 +111,7 @@ static enum evq_status parse(char *text, const char **labels, struct evq_needs *
         if (strncmp(item, "gpus=", 5) == 0 && needs.gpus == 0) {
             status = parse_gpus(item + 5, &needs.gpus, err);
         } else if (strncmp(item, "gpu_memory=", 11) == 0 && needs.gpu_memory_bytes == 0) {
-            if (!evq_config_bytes(item + 11, &needs.gpu_memory_bytes)) {
+            if (!evq_byte_size_parse(item + 11, &needs.gpu_memory_bytes)) {
                 status = evq_error_set(err, EVQ_E_INVALID,
                                        "needs: gpu_memory is '%.40s', expected bytes (as 1048576, "
                                        "512MiB or 24GiB)",

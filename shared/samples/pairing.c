@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/config.h"
+#include "shared/base/nearest.h"
 #include "shared/queue/result.h"
 
 enum evq_status evq_pairing_make(struct evq_samples_set *a, struct evq_samples_set *b,
@@ -118,7 +118,7 @@ enum evq_status evq_pairing_score(const struct evq_pairing *pairing, const char 
             return evq_error_set(
                 err, EVQ_E_NOT_FOUND, "'%s' has no score '%s': %s", sides[i]->path,
                 evq_error_escape(name, strlen(name), shown, sizeof shown),
-                evq_config_choice(name, sides[i]->names, sides[i]->name_count, list, sizeof list));
+                evq_nearest_choice(name, sides[i]->names, sides[i]->name_count, list, sizeof list));
         }
     }
     *ret_name = name;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "shared/queue/job.h"
+#include "shared/queue/pin_path.h"
 #include "shared/redis/conn_url.h"
 #include "tests/fuzz/check.h"
 
@@ -70,7 +71,7 @@ static void try_name(const char *text)
     check(evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX));
     evq_job_map_name(name, EVQ_JOB_NAME_BYTES_MAX, again);
     check(strcmp(name, again) == 0);
-    (void)evq_job_saved_path(text, saved, sizeof(saved));
+    (void)evq_pin_path_saved(text, saved, sizeof(saved));
     check(memchr(saved, '\0', sizeof(saved)) != NULL);
 }
 

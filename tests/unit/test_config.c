@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/nearest.h"
 #include "shared/config/config.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
@@ -551,7 +552,7 @@ static void config_nearest_finds_slips_only(void **state)
         {"x", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const char *near = evq_config_nearest(cases[i].word, words, 6);
+        const char *near = evq_nearest_word(cases[i].word, words, 6);
         if (cases[i].want == NULL ? near != NULL
                                   : near == NULL || strcmp(near, cases[i].want) != 0) {
             fail_msg("'%s' gave '%s'", cases[i].word, near != NULL ? near : "nothing");

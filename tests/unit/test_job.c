@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "shared/queue/job.h"
+#include "shared/queue/pin_path.h"
 #include "tests/fixture/check.h"
 
 static struct evq_job *job_good(void)
@@ -347,15 +348,15 @@ static void job_path_as_saved_is_the_one_without_the_pin(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const bool pinned = evq_job_saved_path(cases[i][0], out, sizeof out);
+        const bool pinned = evq_pin_path_saved(cases[i][0], out, sizeof out);
         assert_string_equal(out, cases[i][1]);
         assert_int_equal(pinned, strcmp(cases[i][0], cases[i][1]) != 0);
-        assert_int_equal(evq_job_pin_bytes(cases[i][0]) > 0, pinned);
+        assert_int_equal(evq_pin_path_bytes(cases[i][0]) > 0, pinned);
     }
-    assert_int_equal(evq_job_pin_bytes(cases[1][0]), strlen("out/.evalq/pins/100-regular-ab12"));
-    assert_int_equal(evq_job_pin_bytes(cases[2][0]), strlen(".evalq/pins/100-regular-ab12"));
-    assert_int_equal(evq_job_pin_bytes(cases[3][0]), strlen("a/b/.evalq/pins/p"));
-    assert_true(evq_job_saved_path(cases[1][0], out, 5)); // Cut, and terminated.
+    assert_int_equal(evq_pin_path_bytes(cases[1][0]), strlen("out/.evalq/pins/100-regular-ab12"));
+    assert_int_equal(evq_pin_path_bytes(cases[2][0]), strlen(".evalq/pins/100-regular-ab12"));
+    assert_int_equal(evq_pin_path_bytes(cases[3][0]), strlen("a/b/.evalq/pins/p"));
+    assert_true(evq_pin_path_saved(cases[1][0], out, 5)); // Cut, and terminated.
     assert_string_equal(out, "out/");
 }
 

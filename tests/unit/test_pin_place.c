@@ -14,6 +14,7 @@
 
 #include "producer/client/pins/pin.h"
 #include "producer/client/pins/tree_copy.h"
+#include "shared/queue/pin_path.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 
@@ -74,7 +75,7 @@ static void pin_of_accelerate_leaves_its_directory_alone(void **state)
                                       .hard_link = true};
     assert_status_err(evq_pin_make(&request, &pin, &err), EVQ_OK, &err);
     assert_holds(pin.path, "run/.evalq/pins/700-regular-");
-    assert_true(evq_job_saved_path(pin.path, saved, sizeof(saved)));
+    assert_true(evq_pin_path_saved(pin.path, saved, sizeof(saved)));
     assert_string_equal(saved, path);
     (void)snprintf(file, sizeof(file), "%s/%s/model.safetensors", directory, pin.path);
     assert_int_equal(access(file, R_OK), 0);

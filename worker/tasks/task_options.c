@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/nearest.h"
+
 /* Whether the key is known. A known "layers.#" matches the items of a list: "layers.0", "layers.1".
  */
 static bool is_key(const char *key, const char *known)
@@ -63,7 +65,7 @@ enum evq_status evq_task_options_check(const struct evq_pair *pairs, size_t coun
             found = is_key(pairs[i].key, known[j]);
         }
         if (!found) {
-            const char *near = evq_config_nearest(pairs[i].key, known, known_count);
+            const char *near = evq_nearest_word(pairs[i].key, known, known_count);
             return evq_error_set(err, EVQ_E_INVALID, "%s: option '%s' is not known%s%s%s", where,
                                  pairs[i].key, near != NULL ? "; did you mean '" : "",
                                  near != NULL ? near : "", near != NULL ? "'?" : "");

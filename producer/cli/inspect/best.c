@@ -10,7 +10,7 @@
 #include "producer/cli/samples/best_step.h"
 #include "producer/cli/samples/sample_files.h"
 #include "producer/cli/verbs.h"
-#include "shared/queue/saved_weights.h"
+#include "shared/verify/saved_weights.h"
 
 static enum evq_status best_print_json(const struct evq_best *best, bool lost,
                                        struct evq_error *err)

@@ -10,6 +10,7 @@
 #include "producer/cli/operate/suite_register.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
+#include "shared/base/nearest.h"
 #include "shared/queue/function_library.h"
 
 static enum evq_status install(struct evq_cli *cli, struct evq_error *err)
@@ -173,7 +174,7 @@ static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
     if (strcmp(action, "limit") == 0 && what != NULL && name != NULL) {
         return limit(cli, what, name, err);
     }
-    const char *near = evq_config_nearest(action, actions, sizeof actions / sizeof actions[0]);
+    const char *near = evq_nearest_word(action, actions, sizeof actions / sizeof actions[0]);
     if (near != NULL && strcmp(near, action) != 0) {
         return evq_cli_usage(cli, err, "unknown action '%.60s'; did you mean 'admin %s'?", action,
                              near);

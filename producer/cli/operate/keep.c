@@ -15,8 +15,9 @@
 #include "producer/cli/view.h"
 #include "producer/client/pins/pin.h"
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/queue/saved_weights.h"
+#include "shared/queue/pin_path.h"
 #include "shared/samples/samples_remove.h"
+#include "shared/verify/saved_weights.h"
 
 #define OPEN_JOBS_MAX 100000
 #define OWN_MAX       64
@@ -149,7 +150,7 @@ static void target_find(const struct pruning *pruning, const struct evq_retentio
     const char *const roots[] = {root->path};
     if (evq_retention_removable_path(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) ==
         EVQ_OK) {
-        target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that contains it.
+        target[evq_pin_path_bytes(target)] = '\0'; // The pin is the directory that contains it.
         (void)snprintf(why, why_bytes, "its pin goes");
     } else {
         target[0] = '\0';

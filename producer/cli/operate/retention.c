@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "producer/client/pins/tree_copy.h"
+#include "shared/queue/pin_path.h"
 
 /* The checkpoint that a result is of, made when it is new; NULL: it has none, or no memory. */
 static struct evq_retention_checkpoint *one_of(struct evq_retention *retention,
@@ -26,7 +27,7 @@ static struct evq_retention_checkpoint *one_of(struct evq_retention *retention,
     (void)snprintf(fresh.root, sizeof fresh.root, "%.*s", (int)(colon - result->checkpoint),
                    result->checkpoint);
     (void)snprintf(fresh.job, sizeof fresh.job, "%s", result->job);
-    if (evq_job_saved_path(colon + 1, fresh.path, sizeof fresh.path)) {
+    if (evq_pin_path_saved(colon + 1, fresh.path, sizeof fresh.path)) {
         (void)snprintf(fresh.pinned, sizeof fresh.pinned, "%s", colon + 1);
     }
     for (size_t i = 0; i < retention->count; i++) {

@@ -13,6 +13,7 @@
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/base/buffer.h"
+#include "shared/base/nearest.h"
 
 #define SUITES_SHOWN_MAX 64
 
@@ -105,7 +106,7 @@ static void advise(const struct evq_cli *cli, const char *name, const json_t *st
     for (size_t i = 0; i < cli->config->suite_count && count < SUITES_SHOWN_MAX; i++) {
         known[count++] = cli->config->suites[i].name;
     }
-    const char *near = evq_config_nearest(name, known, count);
+    const char *near = evq_nearest_word(name, known, count);
     if (near != NULL && strcmp(near, name) != 0) {
         evq_buffer_printf(out, "did you mean '%s'?", near);
     } else {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "producer/gateway/api/routes.h"
-#include "shared/queue/saved_weights.h"
+#include "shared/verify/saved_weights.h"
 
 #define RUN_OF(request) ((request)->params[0])
 
@@ -89,7 +89,7 @@ void evq_api_run_best(struct evq_api *api, struct evq_http_request *request,
         evq_http_reply_fail(reply, status, &err);
         return;
     }
-    const enum evq_status same = evq_saved_weights_verify(api->queue, api->config, api->watcher,
+    const enum evq_status same = evq_saved_weights_verify(api->queue, api->config, api->verify,
                                                           best.job, best.checkpoint, &err);
     if (same != EVQ_OK && !evq_saved_weights_lost(same)) {
         evq_http_reply_fail(reply, same, &err);

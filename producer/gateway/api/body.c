@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/base/json_memory.h"
+#include "shared/base/nearest.h"
 #include "shared/config/config.h"
 
 void evq_body_fail(struct evq_body *body, const char *format, ...)
@@ -36,7 +37,7 @@ static void check_members(struct evq_body *body, const char *const *known)
         for (size_t i = 0; i < count; i++) {
             found = found || strcmp(known[i], key) == 0;
         }
-        const char *near = found ? NULL : evq_config_nearest(key, known, count);
+        const char *near = found ? NULL : evq_nearest_word(key, known, count);
         if (!found) {
             evq_body_fail(body, "unknown member '%.60s'%s%s%s", key,
                           near != NULL ? ", did you mean '" : "", near != NULL ? near : "",

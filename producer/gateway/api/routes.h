@@ -12,7 +12,7 @@
 struct evq_events;             // producer/gateway/api/events.h
 struct evq_pins;               // producer/gateway/lmms/pins.h
 struct evq_significance_cache; // producer/gateway/samples/significance_cache.h
-struct evq_checkpoint_watcher; // shared/checkpoint/checkpoint_watcher.h
+struct evq_timed_verify;       // shared/verify/timed_verify.h
 
 /* Passed to handlers. Each pool thread has its own. */
 struct evq_api {
@@ -20,8 +20,8 @@ struct evq_api {
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
     struct evq_pins *pins;
-    struct evq_significance_cache *steps;   // Shared by all threads.
-    struct evq_checkpoint_watcher *watcher; // Shared by all threads.
+    struct evq_significance_cache *steps; // Shared by all threads.
+    struct evq_timed_verify *verify;      // Shared by all threads.
 };
 
 /* Fills the reply, which is initialised as 200, JSON and empty. It may be called again for the same

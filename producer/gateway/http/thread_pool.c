@@ -7,7 +7,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/json_memory.h"
 #include "shared/base/log.h"
-#include "shared/checkpoint/checkpoint_watcher.h"
+#include "shared/verify/timed_verify.h"
 
 enum { CONNECT_TIMEOUT_MS = 2000, CALL_TIMEOUT_MS = 5000, LOOK_TIMEOUT_MS = 2000 };
 
@@ -21,7 +21,7 @@ struct thread {
 
 struct evq_thread_pool {
     struct evq_thread_pool_config config;
-    struct evq_checkpoint_watcher *watcher;
+    struct evq_timed_verify *verify;
     pthread_mutex_t lock; // Guards the lists and stop.
     pthread_cond_t more;
     struct evq_exchange *first; // Requests that wait, in order.
@@ -139,7 +139,7 @@ static bool handle(struct evq_thread_pool *pool, struct thread *thread,
                           .events = pool->config.events,
                           .pins = pool->config.pins,
                           .steps = pool->config.steps,
-                          .watcher = pool->watcher};
+                          .verify = pool->verify};
 
     if (evq_clock_mono_ms() - exchange->queued_ms > exchange->route->waits_ms) {
         answer_busy(exchange, "too many requests are waiting");
@@ -230,7 +230,7 @@ enum evq_status evq_thread_pool_start(const struct evq_thread_pool_config *confi
                    pthread_cond_init(&pool->more, &attributes) == 0;
     (void)pthread_condattr_destroy(&attributes); // Holds nothing on Linux.
     enum evq_status status = pool->opened
-                                 ? evq_checkpoint_watcher_open(LOOK_TIMEOUT_MS, &pool->watcher, err)
+                                 ? evq_timed_verify_open(LOOK_TIMEOUT_MS, &pool->verify, err)
                                  : evq_error_set(err, EVQ_E_NOMEM, "no lock");
     if (status == EVQ_OK) {
         status = open_threads(pool, err);
@@ -297,6 +297,6 @@ void evq_thread_pool_stop(struct evq_thread_pool *pool)
         (void)pthread_cond_destroy(&pool->more);
         (void)pthread_mutex_destroy(&pool->lock);
     }
-    evq_checkpoint_watcher_close(pool->watcher);
+    evq_timed_verify_close(pool->verify);
     free(pool);
 }

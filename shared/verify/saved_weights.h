@@ -3,12 +3,12 @@
  * save each step under one name, or start again where an earlier one had saved. A number must not
  * lead to other weights than its own. Threads as the queue.
  */
-#ifndef EVQ_SHARED_QUEUE_SAVED_WEIGHTS_H
-#define EVQ_SHARED_QUEUE_SAVED_WEIGHTS_H
+#ifndef EVQ_SHARED_VERIFY_SAVED_WEIGHTS_H
+#define EVQ_SHARED_VERIFY_SAVED_WEIGHTS_H
 
-#include "shared/checkpoint/checkpoint_watcher.h"
 #include "shared/config/config.h"
 #include "shared/queue/queue.h"
+#include "shared/verify/timed_verify.h"
 
 /*
  * checkpoint is "root:path", as the training saved it. Returns, with a message unless EVQ_OK:
@@ -17,11 +17,11 @@
  *   EVQ_E_CHANGED  other weights have this name on this machine, or are being written there;
  *   EVQ_E_GONE     this machine has the root, and nothing has this name in it;
  *   EVQ_E_NOMEM, or an outage (evq_conn_is_outage()): the queue cannot answer.
- * watcher: reads the checkpoint with a time limit; NULL: the caller's thread reads it, however long
+ * verify: reads the checkpoint with a time limit; NULL: the caller's thread reads it, however long
  * that takes.
  */
 enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct evq_config *config,
-                                         struct evq_checkpoint_watcher *watcher, const char *job,
+                                         struct evq_timed_verify *verify, const char *job,
                                          const char *checkpoint,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -1,7 +1,7 @@
+#include "shared/base/nearest.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include "shared/config/config.h"
 
 #define WORD_BYTES_MAX 48
 
@@ -40,7 +40,7 @@ static size_t distance(const char *a, size_t a_bytes, const char *b, size_t b_by
     return last[b_bytes];
 }
 
-const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count)
+const char *evq_nearest_word(const char *word, const char *const *words, size_t word_count)
 {
     const char *best = NULL;
     size_t bytes = strlen(word);
@@ -64,10 +64,10 @@ const char *evq_config_nearest(const char *word, const char *const *words, size_
     return best;
 }
 
-char *evq_config_choice(const char *word, const char *const *words, size_t word_count, char *out,
-                        size_t out_bytes)
+char *evq_nearest_choice(const char *word, const char *const *words, size_t word_count, char *out,
+                         size_t out_bytes)
 {
-    const char *near = evq_config_nearest(word, words, word_count);
+    const char *near = evq_nearest_word(word, words, word_count);
     size_t used = 0;
 
     if (word_count == 0) {

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "shared/checkpoint/checkpoint_watcher.h"
+#include "shared/verify/timed_verify.h"
 #include "tests/fixture/check.h"
 
 enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const char *path,
@@ -43,47 +43,46 @@ static int reset(void **state)
     return sem_init(&answers, 0, 0);
 }
 
-static void watcher_says_what_was_found(void **state)
+static void timed_verify_says_what_was_found(void **state)
 {
-    struct evq_checkpoint_watcher *watcher = NULL;
+    struct evq_timed_verify *verify = NULL;
     struct evq_error err = {0};
 
     (void)state;
-    assert_status(evq_checkpoint_watcher_open(60000, &watcher, &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "a", &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "b", &err), EVQ_E_CHANGED);
+    assert_status(evq_timed_verify_open(60000, &verify, &err), EVQ_OK);
+    assert_status(evq_timed_verify_run(verify, "/live", "a", "a", &err), EVQ_OK);
+    assert_status(evq_timed_verify_run(verify, "/live", "a", "b", &err), EVQ_E_CHANGED);
     assert_string_equal(err.message, "other");
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "b", NULL), EVQ_E_CHANGED);
-    evq_checkpoint_watcher_close(watcher);
-    evq_checkpoint_watcher_close(NULL);
+    assert_status(evq_timed_verify_run(verify, "/live", "a", "b", NULL), EVQ_E_CHANGED);
+    evq_timed_verify_close(verify);
+    evq_timed_verify_close(NULL);
 }
 
-static void watcher_goes_on_when_a_file_server_does_not_answer(void **state)
+static void timed_verify_goes_on_when_a_file_server_does_not_answer(void **state)
 {
-    struct evq_checkpoint_watcher *watcher = NULL;
+    struct evq_timed_verify *verify = NULL;
     struct evq_error err = {0};
 
     (void)state;
-    assert_status(evq_checkpoint_watcher_open(50, &watcher, &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "a", &err), EVQ_E_TIMEOUT);
+    assert_status(evq_timed_verify_open(50, &verify, &err), EVQ_OK);
+    assert_status(evq_timed_verify_run(verify, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
+    assert_status(evq_timed_verify_run(verify, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
+    assert_status(evq_timed_verify_run(verify, "/live", "a", "a", &err), EVQ_E_TIMEOUT);
     assert_int_equal(atomic_load(&looks), 1); // One thread hangs, not one for each.
     assert_int_equal(sem_post(&answers), 0);
-    FIXTURE_UNTIL(evq_checkpoint_watcher_verify(watcher, "/live", "a", "a", &err) ==
-                  EVQ_OK); // It has ended.
-    evq_checkpoint_watcher_close(watcher);
+    FIXTURE_UNTIL(evq_timed_verify_run(verify, "/live", "a", "a", &err) == EVQ_OK); // It has ended.
+    evq_timed_verify_close(verify);
 }
 
-static void watcher_closes_while_a_look_hangs(void **state)
+static void timed_verify_closes_while_a_look_hangs(void **state)
 {
-    struct evq_checkpoint_watcher *watcher = NULL;
+    struct evq_timed_verify *verify = NULL;
     struct evq_error err = {0};
 
     (void)state;
-    assert_status(evq_checkpoint_watcher_open(50, &watcher, &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_verify(watcher, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
-    evq_checkpoint_watcher_close(watcher);
+    assert_status(evq_timed_verify_open(50, &verify, &err), EVQ_OK);
+    assert_status(evq_timed_verify_run(verify, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
+    evq_timed_verify_close(verify);
     assert_int_equal(atomic_load(&ended), 0);
     assert_int_equal(sem_post(&answers), 0); // Its thread frees what is left.
     FIXTURE_UNTIL(atomic_load(&ended) == 1);
@@ -92,9 +91,9 @@ static void watcher_closes_while_a_look_hangs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(watcher_says_what_was_found, reset),
-        cmocka_unit_test_setup(watcher_goes_on_when_a_file_server_does_not_answer, reset),
-        cmocka_unit_test_setup(watcher_closes_while_a_look_hangs, reset),
+        cmocka_unit_test_setup(timed_verify_says_what_was_found, reset),
+        cmocka_unit_test_setup(timed_verify_goes_on_when_a_file_server_does_not_answer, reset),
+        cmocka_unit_test_setup(timed_verify_closes_while_a_look_hangs, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

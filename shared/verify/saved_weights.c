@@ -1,4 +1,4 @@
-#include "shared/queue/saved_weights.h"
+#include "shared/verify/saved_weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static enum evq_status fingerprint_find(struct evq_queue *queue, const char *job
 }
 
 enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct evq_config *config,
-                                         struct evq_checkpoint_watcher *watcher, const char *job,
+                                         struct evq_timed_verify *verify, const char *job,
                                          const char *checkpoint, struct evq_error *err)
 {
     char fingerprint[EVQ_JOB_FINGERPRINT_CHARS + 1];
@@ -52,8 +52,8 @@ enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct e
     if (status != EVQ_OK || fingerprint[0] == '\0') {
         return status;
     }
-    status = watcher != NULL
-                 ? evq_checkpoint_watcher_verify(watcher, root->path, colon + 1, fingerprint, err)
+    status = verify != NULL
+                 ? evq_timed_verify_run(verify, root->path, colon + 1, fingerprint, err)
                  : evq_checkpoint_verify_fingerprint(root->path, colon + 1, fingerprint, err);
     // The evaluated checkpoint was whole.
     if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) {
