@@ -287,7 +287,7 @@ enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *er
     return EVQ_OK;
 }
 
-enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,
+enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
                                     const struct evq_weight_blob *blob, int32_t rows_put,
                                     struct evq_error *err)
 {

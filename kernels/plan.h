@@ -17,7 +17,7 @@ enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct e
 
 /* Checks that the slot is in the plan (if plan is not NULL), that the blob has a known type, and
  * that it continues after the first rows_put rows or starts again at row 0. Otherwise EVQ_E_BUG. */
-enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,
+enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
                                     const struct evq_weight_blob *blob, int32_t rows_put,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -147,7 +147,7 @@ static enum evq_status cpu_put(void *opened, int32_t slot, const struct evq_weig
                                  ? state->weights.items[slot].rows_put
                                  : 0;
 
-    const enum evq_status status = evq_plan_part_check(state->plan, slot, blob, rows_put, err);
+    const enum evq_status status = evq_plan_blob_check(state->plan, slot, blob, rows_put, err);
     if (status == EVQ_OK) {
         evq_weights_put(&state->weights.items[slot], state->weights.panel, blob, state->pool);
     }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/experts.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/losses.h"
 #include "kernels/cpu/score.h"
 
 #define ROWS_LEAST 8 // Fewest rows of a chunk; this is a tile of the matrix product.
@@ -64,7 +64,7 @@ static const float *vector_of(const struct evq_cpu_state *state, int32_t slot)
 static float *rows_of(const struct chunk *chunk, int32_t buffer)
 {
     const struct segment_run *run = chunk->run;
-    const struct evq_buffer *place = &run->state->schedule.buffers[buffer];
+    const struct evq_schedule_buffer *place = &run->state->schedule.buffers[buffer];
 
     if (place->shared && !run->segment->scores) {
         return (float *)run->state->shared.data + place->shared_at +
@@ -106,7 +106,7 @@ static void gather(struct chunk *chunk)
         chunk->lengths[r] = state->tokens.lengths[row];
     }
     for (int32_t b = 1; b < state->plan->buffer_count && chunk->run->segment->scores; b++) {
-        const struct evq_buffer *place = &state->schedule.buffers[b];
+        const struct evq_schedule_buffer *place = &state->schedule.buffers[b];
         const float *kept = (const float *)state->shared.data + place->shared_at;
         for (int32_t r = 0; r < chunk->rows && place->shared; r++) {
             memcpy(chunk->buffers + place->at + (size_t)r * place->stride,
@@ -120,7 +120,7 @@ static void run_gemm(const struct chunk *chunk, const struct evq_op *op)
 {
     const struct evq_cpu_state *state = chunk->run->state;
     const struct evq_kernels *kernels = state->kernels;
-    const struct evq_buffer *buffers = state->schedule.buffers;
+    const struct evq_schedule_buffer *buffers = state->schedule.buffers;
     const struct evq_weight *weight = &state->weights.items[op->weight];
     struct evq_gemm gemm = {
         .rows = chunk->rows,
@@ -195,7 +195,7 @@ static void run_score(const struct chunk *chunk, const struct evq_op *op)
 static void run_norm(const struct chunk *chunk, const struct evq_op *op)
 {
     const struct evq_cpu_state *state = chunk->run->state;
-    const struct evq_buffer *buffers = state->schedule.buffers;
+    const struct evq_schedule_buffer *buffers = state->schedule.buffers;
     const float *in = rows_of(chunk, op->in);
     float *out = rows_of(chunk, op->out);
     const size_t in_stride = buffers[op->in].stride;
@@ -252,11 +252,12 @@ static void run_head(const struct chunk *chunk, const struct evq_op *op)
     struct evq_row_result *results = run->results + chunk->first;
 
     if (op->kind == EVQ_OP_CROSS_ENTROPY) {
-        evq_ops_cross_entropy(in, stride, chunk->rows, op->n, run->batch->labels + chunk->first,
-                              op->top_k, results);
+        evq_losses_cross_entropy(in, stride, chunk->rows, op->n, run->batch->labels + chunk->first,
+                                 op->top_k, results);
     } else {
-        evq_ops_squared_error(in, stride, chunk->rows, op->n,
-                              run->batch->targets + (size_t)chunk->first * (size_t)op->n, results);
+        evq_losses_squared_error(in, stride, chunk->rows, op->n,
+                                 run->batch->targets + (size_t)chunk->first * (size_t)op->n,
+                                 results);
     }
 }
 
@@ -346,8 +347,8 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
     const int32_t blocks = state->tokens.block_count;
     const int32_t head = part / blocks;
     const struct evq_query_block *block = &state->tokens.blocks[blocks - 1 - part % blocks];
-    const struct evq_buffer *in = &state->schedule.buffers[op->in];
-    const struct evq_buffer *out = &state->schedule.buffers[op->out];
+    const struct evq_schedule_buffer *in = &state->schedule.buffers[op->in];
+    const struct evq_schedule_buffer *out = &state->schedule.buffers[op->out];
     const float *row =
         (const float *)state->shared.data + in->shared_at + (size_t)block->row * in->stride;
     const size_t n = (size_t)op->n;
@@ -382,7 +383,7 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
 /* The row of a buffer that is kept for all rows. */
 static float *shared_row(const struct evq_cpu_state *state, int32_t buffer, int32_t row)
 {
-    const struct evq_buffer *place = &state->schedule.buffers[buffer];
+    const struct evq_schedule_buffer *place = &state->schedule.buffers[buffer];
 
     return (float *)state->shared.data + place->shared_at + (size_t)row * place->stride;
 }
@@ -392,7 +393,7 @@ static void run_experts_part(void *context, int32_t part, int32_t thread)
     const struct segment_run *run = context;
     const struct evq_cpu_state *state = run->state;
     const struct evq_op *op = &state->plan->ops[run->segment->first];
-    const struct evq_buffer *buffers = state->schedule.buffers;
+    const struct evq_schedule_buffer *buffers = state->schedule.buffers;
     const int32_t first = part * run->chunk;
     const struct evq_experts experts = {
         .kernels = state->kernels,

@@ -61,7 +61,7 @@ static void share(struct evq_schedule *schedule, const struct evq_plan *plan, si
 static void place(struct evq_schedule *schedule, const struct evq_plan *plan)
 {
     for (int32_t i = 0; i < plan->buffer_count; i++) {
-        struct evq_buffer *buffer = &schedule->buffers[i];
+        struct evq_schedule_buffer *buffer = &schedule->buffers[i];
         // Rows have room behind their columns and an odd number of cache lines, so that consecutive
         // rows use different parts of the cache.
         const size_t lines = ((size_t)plan->buffer_columns[i] + EVQ_KERNELS_PAD + 15) / 16;

@@ -20,7 +20,7 @@ struct evq_segment {
     bool scores;       // The segment ends with the scoring head and runs on the scored rows.
 };
 
-struct evq_buffer {
+struct evq_schedule_buffer {
     bool shared;      // The buffer is kept for all rows; otherwise each thread has a chunk of it.
     size_t stride;    // Floats between rows.
     size_t at;        // Offset of its chunk in a thread's part.
@@ -30,7 +30,7 @@ struct evq_buffer {
 struct evq_schedule {
     struct evq_segment *segments;
     size_t segment_count;
-    struct evq_buffer *buffers;
+    struct evq_schedule_buffer *buffers;
     size_t thread_floats; // Floats of the chunks of all buffers.
     size_t shared_floats;
 };

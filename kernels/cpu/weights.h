@@ -38,7 +38,7 @@ enum evq_status evq_weights_prepare(struct evq_weights *weights, const struct ev
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_weights_release(struct evq_weights *weights, struct evq_memory *memory);
 
-/* Stores one blob that has passed evq_plan_part_check(). */
+/* Stores one blob that has passed evq_plan_blob_check(). */
 void evq_weights_put(struct evq_weight *weight, int32_t panel, const struct evq_weight_blob *blob,
                      struct evq_pool *pool);
 

@@ -6,7 +6,7 @@
  * sequence, and each row's products are separate, so the bits of a result depend only on its own
  * sequence.
  */
-#include "kernels/cuda/tokens.h"
+#include "kernels/cuda/launchers.h"
 
 #include <cassert>
 #include <cmath>

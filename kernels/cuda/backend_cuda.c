@@ -1,15 +1,15 @@
 /*
  * The CUDA backend for one device. It uses one stream, and another one for copies of weights.
- * Products are done by cuBLAS (fp32) and cuBLASLt (bf16), everything else by the kernels of ops.h
- * and tokens.h. prepare.c sizes the memory. run.c copies a batch in, runs the plan step by step and
- * copies the results out.
+ * Products are done by cuBLAS (fp32) and cuBLASLt (bf16), everything else by the kernels of
+ * launchers.h and tokens.h. prepare.c sizes the memory. run.c copies a batch in, runs the plan step
+ * by step and copies the results out.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/cublas.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/status.h"
 
 #define CAPABILITY_MIN 80 // sm_80, the oldest architecture that the module is compiled for.
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/tokens.h"
+#include "kernels/cuda/launchers.h"
 
 #include <cassert>
 

@@ -1,8 +1,8 @@
 /*
  * Device memory that grows and is counted, pinned host memory, and copies from one to the other.
  */
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/status.h"
 
 enum evq_status evq_cuda_alloc(void *opened, size_t bytes, void **ret_host, struct evq_error *err)
 {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/tokens.h"
+#include "kernels/cuda/launchers.h"
 
 #include <cassert>
 
@@ -168,8 +168,9 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         const int64_t row = at / n;
         const int64_t c = at % n;
         const float x = evq_activate(in[at] + (bias != nullptr ? bias[c] : 0.0f), activation);
+        // Without a residual, nothing is added, so that -0 stays -0.
         evq_set(out + row * out_stride + c,
-                x + (residual != nullptr ? residual[row * residual_stride + c] : 0.0f));
+                residual != nullptr ? x + residual[row * residual_stride + c] : x);
     }
 }
 

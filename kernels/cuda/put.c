@@ -93,7 +93,7 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
     static const size_t bytes_of[] = {4, 2, 2};
     const bool known = state->plan != NULL && slot >= 0 && (size_t)slot < state->weight_count;
 
-    enum evq_status status = evq_plan_part_check(state->plan, slot, blob,
+    enum evq_status status = evq_plan_blob_check(state->plan, slot, blob,
                                                  known ? state->weights[slot].rows_put : 0, err);
     if (status != EVQ_OK) {
         return status;

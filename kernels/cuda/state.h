@@ -10,8 +10,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/product.h"
-#include "kernels/cuda/tokens.h"
 
 struct evq_cuda_block { // Device memory that only grows.
     void *d_data;

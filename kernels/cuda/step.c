@@ -53,9 +53,8 @@ static enum evq_status gemm_fp32(struct evq_cuda_state *state, const struct evq_
     if (status != EVQ_OK) {
         return status;
     }
-    if (direct) {
-        return evq_bias_activate_launch(d_product, rows, op->n, d_bias, op->activation,
-                                        state->stream, err);
+    if (direct && d_bias == NULL && op->activation == EVQ_ACT_NONE) {
+        return EVQ_OK;
     }
     return evq_epilogue_launch(d_product, rows, op->n, d_bias, op->activation,
                                op->residual != 0 ? &residual : NULL, &out, state->stream, err);
@@ -213,9 +212,9 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
                                 : status;
     }
     status = multiply(state, op, count, &gathered, logits.d_data, err);
-    if (status == EVQ_OK) {
-        status = evq_bias_activate_launch(logits.d_data, count, op->n, d_bias, EVQ_ACT_NONE,
-                                          state->stream, err);
+    if (status == EVQ_OK && d_bias != NULL) {
+        status = evq_epilogue_launch(logits.d_data, count, op->n, d_bias, EVQ_ACT_NONE, NULL,
+                                     &logits, state->stream, err);
     }
     if (status == EVQ_OK && caps) {
         status = evq_cap_launch(&logits, count, op->n, scale, op->cap, state->stream, err);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/tokens.h"
+#include "kernels/cuda/launchers.h"
 #include "tests/fixture/random.h"
 #include "tests/gpu/emulator/control.h"
 

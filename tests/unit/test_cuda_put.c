@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/status.h"
 #include "tests/fixture/random.h"
 
 enum { ITEMS_MAX = 8192, EVENTS_MAX = 16, STREAMS = 4, SLOTS = 5, PUTS = 300, BUFFERS = 6 };

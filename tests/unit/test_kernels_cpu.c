@@ -12,7 +12,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/losses.h"
 #include "kernels/cpu/pool.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
@@ -228,7 +228,7 @@ static void ops_cross_entropy_equals_plain_loops_for_odd_shapes(void **unused)
         for (int32_t r = 0; r < rows; r++) {
             labels[r] = (int32_t)(fixture_random(&random_state) % (uint64_t)classes);
         }
-        evq_ops_cross_entropy(logits, (size_t)classes, rows, classes, labels, 5, results);
+        evq_losses_cross_entropy(logits, (size_t)classes, rows, classes, labels, 5, results);
         for (int32_t r = 0; r < rows; r++) {
             const float *row = logits + (size_t)r * (size_t)classes;
             double sum = 0.0;
@@ -256,7 +256,7 @@ static void ops_cross_entropy_takes_first_maximum_and_survives_extremes(void **u
     const int32_t labels[] = {2, 0, 0};
     struct evq_row_result results[3];
 
-    evq_ops_cross_entropy(logits, 4, 3, 4, labels, 2, results);
+    evq_losses_cross_entropy(logits, 4, 3, 4, labels, 2, results);
     assert_int_equal(results[0].predicted, 1);
     assert_false(results[0].correct);
     assert_true(results[0].in_top_k); // Second in order of index.
@@ -273,7 +273,7 @@ static void ops_nan_is_never_correct_and_never_lost(void **unused)
     const int32_t labels[] = {1, 2, 0};
     struct evq_row_result results[3];
 
-    evq_ops_cross_entropy(logits, 3, 3, 3, labels, 3, results);
+    evq_losses_cross_entropy(logits, 3, 3, 3, labels, 3, results);
     for (int32_t r = 0; r < 2; r++) {
         assert_true(isnan(results[r].loss));
         assert_int_equal(results[r].predicted, -1);
@@ -283,7 +283,7 @@ static void ops_nan_is_never_correct_and_never_lost(void **unused)
     assert_true(isnan(results[2].loss)); // Infinity minus infinity.
     const float outputs[] = {NAN, 1.0f};
     const float targets[] = {0.0f, 0.0f};
-    evq_ops_squared_error(outputs, 2, 1, 2, targets, results);
+    evq_losses_squared_error(outputs, 2, 1, 2, targets, results);
     assert_true(isnan(results[0].loss) && isnan(results[0].abs_loss));
 }
 

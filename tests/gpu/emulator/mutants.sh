@@ -75,7 +75,7 @@ embed.cu~kernels~positions[row] * n + c~positions[row] * n
 embed.cu~kernels~which[row]~which[row] + 1
 pointwise.cu~kernels~n % 8 == 0 && in->stride % 8 == 0 && out->stride % 8 == 0;~n % 4 == 0;
 pointwise.cu~kernels~row * residual_stride~row * out_stride
-ops.cu~backend~c < label~c <= label
+losses.cu~backend~c < label~c <= label
 step.c~backend~.adds = op->residual != 0,~.adds = 0,
 step.c~backend~.first_heads = op->heads,~.first_heads = 1,
 step.c~backend~product.adds = 0;~

@@ -1,4 +1,4 @@
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/launchers.h"
 
 #include <cassert>
 #include <cmath>
@@ -7,43 +7,6 @@
 #include "kernels/cuda/typed.cuh"
 
 #define FULL_WARP 0xffffffffu
-
-enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_error *err)
-{
-    if (code == cudaSuccess) {
-        return EVQ_OK;
-    }
-    // This clears the error, so that the next launch is not blamed for it.
-    (void)cudaGetLastError();
-    return evq_error_set(err, code == cudaErrorMemoryAllocation ? EVQ_E_NOMEM : EVQ_E_DEVICE,
-                         "%s: %s", what, cudaGetErrorString(code));
-}
-
-__global__ static void bias_activate_kernel(float *values, int64_t count, int32_t columns,
-                                            const float *bias, enum evq_activation activation)
-{
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const float x = values[i] + (bias != nullptr ? bias[i % columns] : 0.0f);
-        values[i] = evq_activate(x, activation);
-    }
-}
-
-enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t columns,
-                                         const float *d_bias, enum evq_activation activation,
-                                         cudaStream_t stream, struct evq_error *err)
-{
-    assert(rows >= 0);
-    assert(columns > 0);
-    if (rows == 0 || (d_bias == nullptr && activation == EVQ_ACT_NONE)) {
-        return EVQ_OK; // A grid of zero blocks is itself a launch error.
-    }
-    const int64_t count = (int64_t)rows * columns;
-    EVQ_LAUNCH(bias_activate_kernel, evq_grid_blocks(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
-               d_values, count, columns, d_bias, activation);
-    return evq_cuda_status(cudaGetLastError(), "bias_activate launch", err);
-}
 
 __device__ static double warp_sum(double value)
 {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/losses.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -30,16 +30,16 @@ static void row_cross_entropy(const float *row, int32_t classes, int32_t label, 
     result->in_top_k = above < top_k;
 }
 
-void evq_ops_cross_entropy(const float *logits, size_t stride, int32_t rows, int32_t classes,
-                           const int32_t *labels, int32_t top_k, struct evq_row_result *results)
+void evq_losses_cross_entropy(const float *logits, size_t stride, int32_t rows, int32_t classes,
+                              const int32_t *labels, int32_t top_k, struct evq_row_result *results)
 {
     for (int32_t r = 0; r < rows; r++) {
         row_cross_entropy(logits + (size_t)r * stride, classes, labels[r], top_k, &results[r]);
     }
 }
 
-void evq_ops_squared_error(const float *outputs, size_t stride, int32_t rows, int32_t columns,
-                           const float *targets, struct evq_row_result *results)
+void evq_losses_squared_error(const float *outputs, size_t stride, int32_t rows, int32_t columns,
+                              const float *targets, struct evq_row_result *results)
 {
     for (int32_t r = 0; r < rows; r++) {
         double squared = 0.0;

@@ -1,20 +1,29 @@
 /*
- * Launchers of the operations on tokens, with the rules of kernels/cuda/ops.h. Positions are those
- * of the rows in their sequences. kernels/backend.h says what each operation computes. Values are
- * read and written as their rows say, and the arithmetic is fp32. An operation's column counts from
- * the start of its rows. fp32 values beside them (norms, biases, positions, rope tables) are
- * aligned like rows.
+ * The C launchers of the kernels: operations on rows in device memory, in order on one stream.
+ * kernels/backend.h says what each operation computes. Launchers check the launch, do not allocate
+ * and do not wait. A fault inside a kernel appears at the next synchronisation. Zero rows are
+ * allowed and do nothing.
+ *
+ * Positions are those of the rows in their sequences. Values are read and written as their rows
+ * say, and the arithmetic is fp32. An operation's column counts from the start of its rows. fp32
+ * values beside them (norms, biases, positions, rope tables) are aligned like rows.
  */
-#ifndef EVQ_KERNELS_CUDA_TOKENS_H
-#define EVQ_KERNELS_CUDA_TOKENS_H
+#ifndef EVQ_KERNELS_CUDA_LAUNCHERS_H
+#define EVQ_KERNELS_CUDA_LAUNCHERS_H
 
-#include "kernels/cuda/ops.h"
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/status.h"
 
 #define EVQ_ATTENTION_SIZE_MAX 256 // Values of a head; a warp holds it in registers.
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#include "kernels/backend.h" // The C headers declare C functions.
 
 /* d_places is [positions, n]; NULL: there are no learned positions. */
 enum evq_status evq_embed_launch(const int32_t *d_tokens, const int32_t *d_positions, int32_t rows,
@@ -104,7 +113,7 @@ enum evq_status evq_activate_launch(const struct evq_cuda_rows *values, int32_t 
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* out = act(in + bias) + residual. in is fp32 and packed; residual is fp32. d_bias and residual may
- * be NULL, and residual may be out. */
+ * be NULL. residual may be out, and so may in if out is fp32 and packed. */
 enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, const float *d_bias,
                                     enum evq_activation activation,
                                     const struct evq_cuda_rows *residual,
@@ -123,6 +132,18 @@ enum evq_status evq_logsum_launch(const struct evq_cuda_rows *logits, int32_t ro
 enum evq_status evq_convert_launch(const void *d_in, enum evq_weight_type type, bool transposed,
                                    int32_t rows, int32_t columns, const struct evq_cuda_rows *out,
                                    cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The losses, on fp32 rows. kernels/cpu/losses.h gives the same numbers. */
+enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int32_t rows,
+                                         int32_t classes, const int32_t *d_labels, int32_t top_k,
+                                         struct evq_row_result *d_results, cudaStream_t stream,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* d_targets is packed. */
+enum evq_status evq_squared_error_launch(const struct evq_cuda_rows *outputs, int32_t rows,
+                                         int32_t columns, const float *d_targets,
+                                         struct evq_row_result *d_results, cudaStream_t stream,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 #ifdef __cplusplus
 }
