@@ -105,7 +105,7 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
         status = sinks_run(config, signals, err);
     }
     evq_file_close(&lock_fd);
-    return evq_program_exit(status);
+    return evq_program_exit_code(status);
 }
 
 int main(int argc, char **argv)

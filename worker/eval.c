@@ -206,7 +206,7 @@ static enum evq_exit status_exit(enum evq_status status)
     case EVQ_E_INVALID:
         return EVQ_EXIT_JOB_FAILED;
     default:
-        return evq_status_exit(status);
+        return evq_status_exit_code(status);
     }
 }
 

@@ -198,6 +198,6 @@ enum evq_exit evq_inspect_main(const struct evq_options *options)
     case EVQ_E_IO: // It concerns a file, because nothing else is contacted.
         return EVQ_EXIT_BAD_INPUT;
     default:
-        return evq_status_exit(status);
+        return evq_status_exit_code(status);
     }
 }

@@ -325,7 +325,7 @@ enum evq_exit evq_score_main(const struct evq_options *options)
     const bool serving = session.scorer != NULL;
     evq_config_free(config);
     if (status == EVQ_OK || !serving) {
-        return evq_status_exit(status);
+        return evq_status_exit_code(status);
     }
     return status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT ? EVQ_EXIT_BAD_INPUT : EVQ_EXIT_ERROR;
 }

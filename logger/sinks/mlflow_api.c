@@ -11,6 +11,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/json_memory.h"
+#include "shared/base/utf8.h"
 
 #define API         "/api/2.0/mlflow/"
 #define HASH_BYTES  9               // "-" and 8 digits.
@@ -399,7 +400,7 @@ static void key_map(const char *key, bool alone, char out[EVQ_MLFLOW_KEY_BYTES_M
     bool lost = false;
 
     for (size_t at = 0; at < key_bytes; at += length) {
-        length = evq_buffer_utf8(key + at, key_bytes - at);
+        length = evq_utf8_sequence(key + at, key_bytes - at);
         const bool keep = length > 0 && is_allowed(key + at, length);
         const size_t put = keep ? length : 1;
         lost = lost || (!keep && (length != 1 || !alone)) || bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX;

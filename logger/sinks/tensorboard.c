@@ -118,8 +118,8 @@ static const struct open_step *open_step_of(struct tensorboard *sink,
         return open;
     }
     open->flow[0] = '\0';
-    if (evq_queue_flow_open(sink->context->queue, result->run, result->variant, result->suite,
-                            &open->step, &ignored) != EVQ_OK) {
+    if (evq_queue_smallest_open_step(sink->context->queue, result->run, result->variant,
+                                     result->suite, &open->step, &ignored) != EVQ_OK) {
         return NULL;
     }
     memcpy(open->flow, flow, strlen(flow) + 1);

@@ -291,7 +291,7 @@ enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err)
 enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
                                   const struct evq_run_counts *counts, struct evq_error *err)
 {
-    return evq_queue_run_jobs(counts) > 0
+    return evq_run_counts_total(counts) > 0
                ? EVQ_OK
                : evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' has no run '%s'",
                                evq_queue_name(cli->queue), run);

@@ -93,7 +93,7 @@ int main(int argc, char **argv)
         status = evq_error_set(&err, EVQ_E_NOMEM, "what was printed may lack something");
         cli.exit_code = EVQ_EXIT_ERROR;
     }
-    int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit(status);
+    int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit_code(status);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         if (reader_left()) {
             return exit_code; // The reader has all that it wanted.

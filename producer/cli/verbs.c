@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "shared/base/completion.h"
+#include "shared/base/bash_completion.h"
 #include "shared/base/nearest.h"
 
 static const struct evq_verb *const verbs[] = {
@@ -126,5 +126,6 @@ enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err
         mans[i] = page_fill(i > 0 ? verbs[i - 1] : NULL, &pages[i]);
         status = evq_man_write(mans[i], directory, err);
     }
-    return status == EVQ_OK ? evq_completion_write(mans, VERB_COUNT + 1, directory, err) : status;
+    return status == EVQ_OK ? evq_bash_completion_write(mans, VERB_COUNT + 1, directory, err)
+                            : status;
 }

@@ -71,7 +71,7 @@ enum evq_status evq_verbs_parse(const struct evq_verb *verb, struct evq_option_s
 /* Prints the --help text of a verb. NULL: of the program. */
 void evq_verbs_help(const struct evq_verb *verb, FILE *out);
 /* Writes the manual pages (evalq.1 and an evalq-VERB.1 for each verb) and the bash completion
- * (shared/base/completion.h) into a directory that exists. */
+ * (shared/base/bash_completion.h) into a directory that exists. */
 enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

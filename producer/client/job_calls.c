@@ -139,9 +139,9 @@ int evalq_client_idle(struct evalq_client *client, const char *suites, const cha
         status = evq_results_begin(client, evq_results_deadline(timeout_ms), &error);
     }
     if (status == EVQ_OK) {
-        status = evq_queue_idle_workers(client->redis, client->sender->run,
-                                        needs != NULL && needs[0] != '\0' ? canonical : NULL, list,
-                                        count, &found, &error);
+        status = evq_queue_free_workers_take(client->redis, client->sender->run,
+                                             needs != NULL && needs[0] != '\0' ? canonical : NULL,
+                                             list, count, &found, &error);
         evq_results_end(client);
     }
     if (status == EVQ_OK && !suites_write(list, count, found, suites_out, suites_bytes)) {

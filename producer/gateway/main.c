@@ -22,7 +22,7 @@ static int serve(struct evq_options *options, struct evq_error *err)
     options->lmms_open = options->lmms_open || config->gateway.lmms_open;
     const enum evq_status status = evq_gateway_run(config, options, &signals, err);
     evq_config_free(config);
-    return evq_program_exit(status);
+    return evq_program_exit_code(status);
 }
 
 int main(int argc, char **argv)

@@ -8,6 +8,7 @@
 
 #include "shared/base/arena.h"
 #include "shared/base/decimal.h"
+#include "shared/base/utf8.h"
 
 #define BUFFER_BYTES_MAX ((size_t)64 << 20)
 
@@ -137,36 +138,6 @@ void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes)
     }
 }
 
-size_t evq_buffer_utf8(const void *data, size_t bytes)
-{
-    const uint8_t *at = data;
-    if (bytes == 0) {
-        return 0;
-    }
-    if (at[0] < 0x80) {
-        return 1;
-    }
-    // Table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing past U+10FFFF.
-    size_t length = at[0] >= 0xc2 && at[0] <= 0xdf   ? 2
-                    : at[0] >= 0xe0 && at[0] <= 0xef ? 3
-                    : at[0] >= 0xf0 && at[0] <= 0xf4 ? 4
-                                                     : 0;
-    if (length == 0 || length > bytes) {
-        return 0;
-    }
-    uint8_t low = at[0] == 0xe0 ? 0xa0 : at[0] == 0xf0 ? 0x90 : 0x80;
-    uint8_t high = at[0] == 0xed ? 0x9f : at[0] == 0xf4 ? 0x8f : 0xbf;
-    if (at[1] < low || at[1] > high) {
-        return 0;
-    }
-    for (size_t i = 2; i < length; i++) {
-        if (at[i] < 0x80 || at[i] > 0xbf) {
-            return 0;
-        }
-    }
-    return length;
-}
-
 static void json_escape_byte(struct evq_buffer *buffer, uint8_t byte)
 {
     switch (byte) {
@@ -223,7 +194,7 @@ static void json_escaped(struct evq_buffer *buffer, const uint8_t *from, size_t 
             at++;
             continue;
         }
-        size_t length = evq_buffer_utf8(from + at, bytes - at);
+        size_t length = evq_utf8_sequence(from + at, bytes - at);
         if (length > 1) {
             at += length;
             continue;

@@ -34,8 +34,6 @@ void evq_buffer_json_text(struct evq_buffer *buffer, const char *text); // The s
 /* Appends a double so that it reads back exactly (17 digits); NaN, Infinity, -Infinity as JSON
  * strings. */
 void evq_buffer_json_double(struct evq_buffer *buffer, double value);
-/* Length of the UTF-8 sequence at the start of data, 1 to 4. 0: bytes is 0, or it is not UTF-8. */
-size_t evq_buffer_utf8(const void *data, size_t bytes);
 /* The content as a C string ("" when empty, NULL when `failed`); valid until the next change. */
 const char *evq_buffer_string(struct evq_buffer *buffer);
 

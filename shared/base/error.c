@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/utf8.h"
 
 static const struct {
     const char *name;
@@ -88,7 +89,7 @@ const char *evq_status_name(enum evq_status status)
     return statuses[status].name;
 }
 
-enum evq_exit evq_status_exit(enum evq_status status)
+enum evq_exit evq_status_exit_code(enum evq_status status)
 {
     return (unsigned)status < EVQ_STATUS_COUNT ? statuses[status].code : EVQ_EXIT_ERROR;
 }
@@ -117,7 +118,7 @@ char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t ou
     }
     while (at < text_bytes) {
         const unsigned char *from = (const unsigned char *)text + at;
-        size_t length = evq_buffer_utf8(from, text_bytes - at);
+        size_t length = evq_utf8_sequence(from, text_bytes - at);
         // U+0080 to U+009F are control characters too: terminals take U+009B for ESC [.
         bool plain = length > 0 && !(length == 1 && (from[0] < 0x20 || from[0] == 0x7f)) &&
                      !(length == 2 && from[0] == 0xc2 && from[1] < 0xa0) &&

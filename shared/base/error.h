@@ -69,7 +69,7 @@ enum evq_exit {
     EVQ_EXIT_INTERRUPTED = 130
 };
 
-enum evq_exit evq_status_exit(enum evq_status status);
+enum evq_exit evq_status_exit_code(enum evq_status status);
 
 /* Writes text into out (cut to fit, always terminated) with control bytes, ESC, DEL and characters
  * that change the direction of text (U+202E and its like) as \xNN. Returns out. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "shared/base/completion.h"
+#include "shared/base/bash_completion.h"
 #include "shared/base/json_memory.h"
 
 #define TABLES_MAX 8
@@ -42,7 +42,7 @@ bool evq_program_begin(const struct evq_man *man, int argc, char **argv, struct 
     (void)signal(SIGCHLD, SIG_DFL);
     *ret_code = EVQ_EXIT_OK;
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        if (evq_completion_pages(man, argv[2], &err) != EVQ_OK) {
+        if (evq_bash_completion_pages(man, argv[2], &err) != EVQ_OK) {
             *ret_code = evq_program_fail(man, &err, EVQ_EXIT_ERROR);
         }
         return false;
@@ -74,12 +74,12 @@ void evq_program_signals(bool hup, sigset_t *ret_signals)
     (void)pthread_sigmask(SIG_BLOCK, ret_signals, NULL);
 }
 
-int evq_program_exit(enum evq_status status)
+int evq_program_exit_code(enum evq_status status)
 {
     if (status == EVQ_E_TIMEOUT) {
         return EVQ_EXIT_UNREACHABLE;
     }
-    return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit(status);
+    return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit_code(status);
 }
 
 int evq_program_fail(const struct evq_man *man, const struct evq_error *err, int code)

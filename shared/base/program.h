@@ -20,7 +20,7 @@ bool evq_program_begin(const struct evq_man *man, int argc, char **argv, struct 
 void evq_program_signals(bool hup, sigset_t *ret_signals);
 /* Exit code of a service that could not start. An invalid value is an error of the configuration; a
  * timeout means that Redis cannot be reached. */
-int evq_program_exit(enum evq_status status);
+int evq_program_exit_code(enum evq_status status);
 /* Prints one line on stderr, with control bytes escaped. Returns code. */
 int evq_program_fail(const struct evq_man *man, const struct evq_error *err, int code);
 

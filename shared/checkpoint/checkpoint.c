@@ -8,6 +8,7 @@
 
 #include "shared/base/file.h"
 #include "shared/checkpoint/format.h"
+#include "shared/checkpoint/layout.h"
 #include "shared/checkpoint/root_open.h"
 
 static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, const char *path,

@@ -6,7 +6,7 @@
 
 #include "shared/base/hex.h"
 #include "shared/checkpoint/checkpoint_builder.h"
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/dtype.h"
 
 // A strided tensor is gathered whole up to this size, else one block at a time. A tensor in pieces
 // is always gathered whole.

@@ -1,6 +1,6 @@
-#include <string.h>
+#include "shared/checkpoint/dtype.h"
 
-#include "shared/checkpoint/format.h"
+#include <string.h>
 
 /* Every dtype of the safetensors format, and the further ones of torch. */
 static const struct {

@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #endif
 
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/dtype.h"
 
 static float from_bits(uint32_t bits)
 {

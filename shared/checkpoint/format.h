@@ -1,5 +1,5 @@
-/* The file formats of checkpoints: one .c file per format, each with a table. For the readers in
- * this folder; one thread. */
+/* The readers of checkpoints: one .c file for each file format, with a table, and one for each kind
+ * of directory. For the readers in this folder; one thread. */
 #ifndef EVQ_SHARED_CHECKPOINT_FORMAT_H
 #define EVQ_SHARED_CHECKPOINT_FORMAT_H
 
@@ -69,21 +69,11 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
 
 /* Adds the tensors of options->base, else of `named`, the base that the adapter names (may be
  * NULL). Downloads nothing. EVQ_E_NOT_FOUND: no root contains the base. */
-enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, const char *named,
-                              const struct evq_checkpoint_options *options,
-                              evq_read_path_fn read_base, struct evq_error *err) EVQ_CHECK_RESULT;
-
-struct evq_layout {
-    char name[512];     // The file to read, relative to the directory.
-    bool with_adapter;  // adapter_config.json is next to a whole model.
-    bool stray_adapter; // Weights of an adapter are there without adapter_config.json.
-};
-
-/* Finds the file of a directory to read for a variant (NULL: regular). Its name ends in
- * ".index.json" if the weights are sharded, in ".metadata" if they are distributed. */
-enum evq_status evq_layout_find(int directory_fd, const char *variant,
-                                struct evq_layout *ret_layout,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_adapter_base_read(struct evq_checkpoint *checkpoint, int root_fd,
+                                      const char *named,
+                                      const struct evq_checkpoint_options *options,
+                                      evq_read_path_fn read_base,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Checks that the files of all FSDP2 ranks are in the directory path below root_fd, which
@@ -95,19 +85,5 @@ enum evq_status evq_fsdp_ranks_read(struct evq_checkpoint *checkpoint, int root_
                                     const char *path, int directory_fd,
                                     const struct evq_checkpoint_options *options, bool *ret_found,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* Returns why a file of this name is never read, as a sentence; NULL: it may be read. */
-const char *evq_layout_refuses(const char *name);
-
-/* Looks up a dtype by its safetensors name. EVQ_DTYPE_OTHER: it is only listed. False: unknown. */
-bool evq_dtype_parse(const char *name, enum evq_dtype *ret_dtype, unsigned *ret_bits,
-                     const char **ret_name);
-
-/* Size of one element, also of a dtype that is only listed; 0: not a whole number of bytes. */
-size_t evq_dtype_stored_bytes(const struct evq_tensor *tensor);
-
-/* Converts count values of dtype at source (any alignment, little-endian) to float32. False: dtype
- * cannot be converted. */
-bool evq_convert_f32(enum evq_dtype dtype, const void *source, size_t count, float *out);
 
 #endif

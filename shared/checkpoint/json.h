@@ -45,7 +45,7 @@ struct evq_json {
     bool python; // Set after init: NaN, Infinity and -Infinity are numbers too, as Python writes.
 };
 
-/* text stays the caller's, is changed by reading, and must be UTF-8 (evq_json_utf8). */
+/* text stays the caller's, is changed by reading, and must be UTF-8 (evq_utf8_valid()). */
 void evq_json_init(struct evq_json *json, char *text, size_t bytes);
 
 /* EVQ_E_CORRUPT names the byte and what was expected there. */
@@ -59,8 +59,5 @@ enum evq_status evq_json_skip(struct evq_json *json, const struct evq_json_token
 /* True when token is a NUMBER that is a plain integer of 64 bits: digits only, no sign, point or
  * exponent. */
 bool evq_json_u64(const struct evq_json_token *token, uint64_t *ret_value);
-
-/* True when the bytes are valid UTF-8; else *ret_at is the first bad one. ret_at may be NULL. */
-bool evq_json_utf8(const char *text, size_t bytes, size_t *ret_at);
 
 #endif

@@ -1,3 +1,5 @@
+#include "shared/checkpoint/layout.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -6,7 +8,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/root_open.h"
 
 /* The file to read in a Hugging Face directory, in the order in which Transformers looks for it. */
 static const char *const preferred[] = {"model.safetensors",   "model.safetensors.index.json",

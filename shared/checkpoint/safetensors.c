@@ -1,6 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
 
@@ -406,7 +408,6 @@ static enum evq_status safetensors_open(struct evq_checkpoint *checkpoint, int32
     struct reader reader = {.checkpoint = checkpoint, .file = file};
     uint64_t file_bytes = checkpoint->files[file].bytes;
     uint64_t length = 0;
-    size_t bad_at = 0;
 
     if (file_bytes < LENGTH_BYTES) {
         return evq_error_set(err, EVQ_E_INCOMPLETE,
@@ -432,8 +433,9 @@ static enum evq_status safetensors_open(struct evq_checkpoint *checkpoint, int32
         status =
             evq_checkpoint_read_bytes(checkpoint, file, LENGTH_BYTES, text, (size_t)length, err);
     }
-    if (status == EVQ_OK && !evq_json_utf8(text, (size_t)length, &bad_at)) {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "header byte %zu is not UTF-8", bad_at);
+    const size_t valid = status == EVQ_OK ? evq_utf8_valid(text, (size_t)length) : 0;
+    if (status == EVQ_OK && valid < length) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "header byte %zu is not UTF-8", valid);
     }
     if (status == EVQ_OK) {
         reader.data_at = LENGTH_BYTES + length;

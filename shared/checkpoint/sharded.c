@@ -2,6 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/base/utf8.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
 
@@ -174,7 +175,6 @@ static enum evq_status check_map(const struct sharded *sharded, struct evq_error
 static enum evq_status load_text(int fd, uint64_t bytes, uint64_t bytes_max, char **ret_text,
                                  struct evq_error *err)
 {
-    size_t bad_at = 0;
 
     if (bytes == 0) {
         return evq_error_set(err, EVQ_E_INCOMPLETE, "the index is empty: still being written");
@@ -188,8 +188,9 @@ static enum evq_status load_text(int fd, uint64_t bytes, uint64_t bytes_max, cha
         return evq_error_set(err, EVQ_E_NOMEM, "index of %llu bytes", (unsigned long long)bytes);
     }
     enum evq_status status = evq_checkpoint_read_fd(fd, 0, text, (size_t)bytes, err);
-    if (status == EVQ_OK && !evq_json_utf8(text, (size_t)bytes, &bad_at)) {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "index byte %zu is not UTF-8", bad_at);
+    const size_t valid = status == EVQ_OK ? evq_utf8_valid(text, (size_t)bytes) : 0;
+    if (status == EVQ_OK && valid < bytes) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "index byte %zu is not UTF-8", valid);
     }
     if (status != EVQ_OK) {
         free(text);

@@ -3,15 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/checkpoint_builder.h"
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/tensor_pieces.h"
 #include "shared/checkpoint/tensor_range.h"
 
 // Read and converted in one step, so that it stays in the cache.
 #define CHUNK_BYTES ((size_t)1 << 20)
 
-enum evq_status evq_tensor_name_error(const struct evq_tensor *tensor, enum evq_status status,
-                                      struct evq_error *err)
+enum evq_status evq_tensor_error_prefix(const struct evq_tensor *tensor, enum evq_status status,
+                                        struct evq_error *err)
 {
     if (status != EVQ_OK) {
         (void)evq_error_prefix(err, "tensor '%.160s'",
@@ -116,5 +117,5 @@ enum evq_status evq_tensor_read_f32(const struct evq_checkpoint *checkpoint,
     if (status == EVQ_OK) {
         status = read_converted(checkpoint, tensor, out, elements, err);
     }
-    return evq_tensor_name_error(tensor, status, err);
+    return evq_tensor_error_prefix(tensor, status, err);
 }

@@ -23,7 +23,7 @@ enum evq_status evq_tensor_check_elements(const struct evq_tensor *tensor, size_
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Puts "tensor 'NAME'" before the message of err if status is an error. Returns status. */
-enum evq_status evq_tensor_name_error(const struct evq_tensor *tensor, enum evq_status status,
-                                      struct evq_error *err);
+enum evq_status evq_tensor_error_prefix(const struct evq_tensor *tensor, enum evq_status status,
+                                        struct evq_error *err);
 
 #endif

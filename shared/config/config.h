@@ -216,7 +216,7 @@ const struct evq_suite *evq_config_suite_find(const struct evq_config *config, c
 const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, const char *name);
 /* Whether the value of this key of a task's data is a path. Paths are absolute unless they contain
  * "://". */
-bool evq_config_data_path(const char *key);
+bool evq_config_is_data_path(const char *key);
 /* Returns the evaluator of this name, or NULL. */
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 

@@ -67,7 +67,7 @@ static bool key_is(const char *key, const char *word)
     return strncmp(key, word, bytes) == 0 && (key[bytes] == '\0' || key[bytes] == '.');
 }
 
-bool evq_config_data_path(const char *key)
+bool evq_config_is_data_path(const char *key)
 {
     return key_is(key, "inputs") || key_is(key, "labels") || key_is(key, "text") ||
            key_is(key, "targets") || key_is(key, "tokens") || key_is(key, "tokenizer");
@@ -112,8 +112,9 @@ static enum evq_status read_data(const struct evq_config_reader *reader,
     struct evq_pair *pairs = NULL;
     enum evq_status status = evq_read_pairs(reader, node, where, NULL, &pairs, &task->data_count);
     task->data = pairs;
-    return status != EVQ_OK ? status
-                            : resolve_paths(reader, pairs, task->data_count, evq_config_data_path);
+    return status != EVQ_OK
+               ? status
+               : resolve_paths(reader, pairs, task->data_count, evq_config_is_data_path);
 }
 
 /* The keys of a task in this table. Every other key is an option for the evaluator. */

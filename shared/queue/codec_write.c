@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "shared/queue/codec_msgpack.h"
 
 static int writer_append(void *context, const char *data, size_t bytes)
@@ -32,7 +33,7 @@ void evq_codec_write_key(struct evq_codec_writer *writer, const char *text)
 bool evq_codec_text_valid(const char *text, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
-        size_t length = text[at] != '\0' ? evq_buffer_utf8(text + at, bytes - at) : 0;
+        size_t length = text[at] != '\0' ? evq_utf8_sequence(text + at, bytes - at) : 0;
         if (length == 0) {
             return false;
         }

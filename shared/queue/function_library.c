@@ -25,7 +25,8 @@ static bool reply_number(const struct evq_reply *reply, int64_t *ret_number)
     return *end == '\0';
 }
 
-enum evq_status evq_function_library_missing(const struct evq_conn *conn, struct evq_error *err)
+enum evq_status evq_function_library_missing_error(const struct evq_conn *conn,
+                                                   struct evq_error *err)
 {
     if (err != NULL && strstr(err->message, "unknown command") != NULL) {
         return EVQ_E_VERSION;
@@ -63,7 +64,7 @@ static enum evq_status ask(struct evq_conn *conn, const char *prefix, int64_t *r
 
     enum evq_status status = evq_conn_call(conn, 4, info_words, NULL, 0, &reply, err);
     if (status == EVQ_E_VERSION) {
-        return evq_function_library_missing(conn, err);
+        return evq_function_library_missing_error(conn, err);
     }
     if (status != EVQ_OK) {
         return status;

@@ -40,6 +40,7 @@ enum evq_status evq_function_library_judge(const struct evq_conn *conn, int64_t 
 
 /* Sets the EVQ_E_VERSION message for a server without the library. Keeps the message if the server
  * itself is too old. */
-enum evq_status evq_function_library_missing(const struct evq_conn *conn, struct evq_error *err);
+enum evq_status evq_function_library_missing_error(const struct evq_conn *conn,
+                                                   struct evq_error *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/utf8.h"
 
 static const char *const state_names[EVQ_JOB_STATE_COUNT] = {
     [EVQ_JOB_QUEUED] = "queued",       [EVQ_JOB_DELAYED] = "delayed", [EVQ_JOB_RUNNING] = "running",
@@ -82,7 +83,7 @@ enum evq_status evq_job_check_text(const char *field, const char *value, struct 
     }
     size_t bytes = strlen(value);
     for (size_t at = 0; at < bytes;) {
-        size_t length = evq_buffer_utf8(value + at, bytes - at);
+        size_t length = evq_utf8_sequence(value + at, bytes - at);
         if (length == 0) {
             return evq_error_set(err, EVQ_E_INVALID, "%s is not UTF-8 at byte %zu", field, at);
         }

@@ -78,7 +78,7 @@ static enum evq_status read_info(struct evq_queue *queue, const struct evq_reply
     memset(&info, 0, sizeof info);
     if (!evq_queue_reply_number(evq_queue_reply_item(reply, INFO_MAJOR), &major) ||
         !evq_queue_reply_number(evq_queue_reply_item(reply, INFO_BUILD), &info.build)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     // Checked first, because another major number may answer differently.
     enum evq_status status = evq_function_library_judge(queue->conn, major, info.build, err);
@@ -90,7 +90,7 @@ static enum evq_status read_info(struct evq_queue *queue, const struct evq_reply
         !evq_queue_reply_number(evq_queue_reply_item(reply, INFO_NOW), &info.now_ms) ||
         !evq_queue_reply_number(evq_queue_reply_item(reply, INFO_LEASE), &info.lease_ms) ||
         !evq_queue_reply_number(evq_queue_reply_item(reply, INFO_HEARTBEAT), &info.heartbeat_ms)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     const char *failover = evq_conn_failover(queue->conn);
     if (info.epoch[0] != '\0' && *failover != '\0') {
@@ -113,7 +113,7 @@ enum evq_status evq_queue_info(struct evq_queue *queue, struct evq_queue_info *r
     if (status == EVQ_OK) {
         status = read_info(queue, reply, ret_info, &local);
     } else if (status == EVQ_E_VERSION) {
-        (void)evq_function_library_missing(queue->conn, &local);
+        (void)evq_function_library_missing_error(queue->conn, &local);
     }
     if (status != EVQ_OK && err != NULL) {
         *err = local;
@@ -136,7 +136,7 @@ enum evq_status evq_queue_classes(struct evq_queue *queue, struct evq_class *ret
     size_t count = reply->type == EVQ_REPLY_ARRAY ? reply->item_count / 3 : 0;
     if (!evq_queue_reply_number(evq_queue_reply_item(reply, 0), &version) ||
         reply->item_count != count * 3 + 1 || count > EVQ_QUEUE_CLASSES_MAX) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
         goto out;
     }
     for (size_t i = 0; i < count; i++) {
@@ -148,7 +148,7 @@ enum evq_status evq_queue_classes(struct evq_queue *queue, struct evq_class *ret
                                   sizeof class->suite) ||
             !evq_queue_reply_copy(evq_queue_reply_item(reply, 3 + i * 3), class->needs,
                                   sizeof class->needs)) {
-            status = evq_queue_call_shape(queue, err);
+            status = evq_queue_call_malformed(queue, err);
             goto out;
         }
         class->number = (uint32_t)number;
@@ -160,8 +160,9 @@ out:
     return status;
 }
 
-enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_offer *offer,
-                                bool replace, uint32_t *ret_class, struct evq_error *err)
+enum evq_status evq_queue_suite_register(struct evq_queue *queue,
+                                         const struct evq_suite_offer *offer, bool replace,
+                                         uint32_t *ret_class, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
     int64_t number = 0;
@@ -195,7 +196,7 @@ enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_
     } else if (!evq_queue_reply_is(reply, "ok") ||
                !evq_queue_reply_within(evq_queue_reply_item(reply, 1), 1, EVQ_QUEUE_CLASSES_MAX,
                                        &number)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else {
         *ret_class = (uint32_t)number;
     }

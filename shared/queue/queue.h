@@ -171,9 +171,9 @@ struct evq_gpu_request {
  * and frees held ones that gpus does not list. Sets every token; "": the GPU is not held, or no
  * longer. May be repeated.
  */
-enum evq_status evq_queue_gpus(struct evq_queue *queue, const struct evq_gpu_request *request,
-                               struct evq_gpu_lease *gpus, uint32_t gpu_count,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_gpus_lease(struct evq_queue *queue, const struct evq_gpu_request *request,
+                                     struct evq_gpu_lease *gpus, uint32_t gpu_count,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The verbs below are fenced by the token: EVQ_E_LEASE_LOST if it is stale. */
 
@@ -280,9 +280,10 @@ struct evq_suite_offer {
     const char *definition; // JSON for people, <= 16 KiB.
     const char *where;      // "host:/etc/evalq/evalq.yaml"
 };
-enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_offer *offer,
-                                bool replace, uint32_t *ret_class,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_suite_register(struct evq_queue *queue,
+                                         const struct evq_suite_offer *offer, bool replace,
+                                         uint32_t *ret_class,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- free workers ---- */
 
@@ -292,9 +293,10 @@ enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_
  * suites' own; else canonical text (evq_needs_text()). No bit is set while the run is paused or at
  * its cap.
  */
-enum evq_status evq_queue_idle_workers(struct evq_queue *queue, const char *run, const char *needs,
-                                       const char *const *suites, uint32_t suite_count,
-                                       uint64_t *ret_free, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_free_workers_take(struct evq_queue *queue, const char *run,
+                                            const char *needs, const char *const *suites,
+                                            uint32_t suite_count, uint64_t *ret_free,
+                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- operating ---- */
 
@@ -385,12 +387,13 @@ struct evq_run_counts {
 enum evq_status evq_queue_run_counts(struct evq_queue *queue, const char *run,
                                      struct evq_run_counts *ret_counts,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-int64_t evq_queue_run_jobs(const struct evq_run_counts *counts); // Of any state; 0: no such run.
+int64_t evq_run_counts_total(const struct evq_run_counts *counts); // Of any state; 0: no such run.
 /* Returns the smallest open step of one flow (run, variant, suite); -1: none. A sink may wait for
  * it. */
-enum evq_status evq_queue_flow_open(struct evq_queue *queue, const char *run, const char *variant,
-                                    const char *suite, int64_t *ret_step,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_smallest_open_step(struct evq_queue *queue, const char *run,
+                                             const char *variant, const char *suite,
+                                             int64_t *ret_step,
+                                             struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- sinks (the logger) ---- */
 

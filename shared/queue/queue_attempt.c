@@ -106,7 +106,7 @@ static enum evq_status read_publish(const struct evq_queue *queue, const char *i
                                "job %s ended as skipped: its weights or its suite are other than "
                                "those of its first result",
                                id)
-               : evq_queue_call_shape(queue, err);
+               : evq_queue_call_malformed(queue, err);
 }
 
 enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const char *token,
@@ -180,7 +180,7 @@ static enum evq_status read_complete(const struct evq_queue *queue, const char *
         return evq_error_set(err, EVQ_E_CORRUPT, "complete '%s': %.200s", id, reply->text + 6);
     }
     return evq_queue_reply_is(reply, "stale") ? lease_lost(id, err)
-                                              : evq_queue_call_shape(queue, err);
+                                              : evq_queue_call_malformed(queue, err);
 }
 
 static enum evq_status complete(struct evq_queue *queue, const char *id, const char *token,
@@ -230,7 +230,7 @@ static enum evq_status read_complete_many(const struct evq_queue *queue,
     enum evq_status status = EVQ_OK;
 
     if (reply->type != EVQ_REPLY_ARRAY || reply->item_count != count) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     for (size_t i = 0; status == EVQ_OK && i < count; i++) {
         struct evq_error one = {EVQ_OK, ""};
@@ -343,7 +343,7 @@ enum evq_status evq_queue_complete_and_claim(struct evq_queue *queue, const char
     if (completed != EVQ_OK && completed != EVQ_E_LEASE_LOST) {
         status = completed;
     } else if (reply->item_count != 2) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else {
         status =
             evq_queue_claim_read(queue, request, reply->items[1], ret_claims, ret_claimed, err);
@@ -375,7 +375,7 @@ enum evq_status evq_queue_fail(struct evq_queue *queue, const char *id, const ch
     if (evq_queue_reply_is(reply, "stale")) {
         status = lease_lost(id, err);
     } else if (!evq_queue_reply_state(evq_queue_reply_item(reply, 0), &state)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else if (ret_state != NULL) {
         *ret_state = state;
     }
@@ -396,7 +396,7 @@ static enum evq_status send_fenced(struct evq_queue *queue, const char *id, cons
     if (evq_queue_reply_is(reply, "stale")) {
         status = lease_lost(id, err);
     } else if (!evq_queue_reply_is(reply, good)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     if (status == EVQ_OK && ret_reply != NULL) {
         *ret_reply = reply;
@@ -440,12 +440,12 @@ enum evq_status evq_queue_shard_parts(struct evq_queue *queue, const char *id, c
     }
     for (size_t i = 1; status == EVQ_OK && i < reply->item_count; i++) {
         if (reply->items[i]->type != EVQ_REPLY_STRING) {
-            status = evq_queue_call_shape(queue, err);
+            status = evq_queue_call_malformed(queue, err);
         }
     }
     if (status != EVQ_OK || reply->type != EVQ_REPLY_ARRAY) {
         evq_reply_free(reply);
-        return status != EVQ_OK ? status : evq_queue_call_shape(queue, err);
+        return status != EVQ_OK ? status : evq_queue_call_malformed(queue, err);
     }
     reply->items++; // Skips "ok". The tree is still freed as one.
     reply->item_count--;

@@ -146,13 +146,13 @@ enum evq_status evq_queue_call_send_ok(struct evq_queue *queue, struct evq_error
 
     enum evq_status status = evq_queue_call_send(queue, &reply, err);
     if (status == EVQ_OK && !evq_queue_reply_is(reply, "ok")) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;
 }
 
-enum evq_status evq_queue_call_shape(const struct evq_queue *queue, struct evq_error *err)
+enum evq_status evq_queue_call_malformed(const struct evq_queue *queue, struct evq_error *err)
 {
     evq_conn_drop(queue->conn);
     return evq_error_set(err, EVQ_E_IO, "%s: the reply of '%s' is out of shape",

@@ -61,7 +61,7 @@ enum evq_status evq_queue_call_send_ok(struct evq_queue *queue,
 
 /* The reply is malformed: the connection is out of step, or something sits in between. Closes
  * it. EVQ_E_IO, because the call may be repeated. */
-enum evq_status evq_queue_call_shape(const struct evq_queue *queue, struct evq_error *err);
+enum evq_status evq_queue_call_malformed(const struct evq_queue *queue, struct evq_error *err);
 
 /* Text of a string or status, NULL for anything else (also for a NULL reply). */
 const char *evq_queue_reply_text(const struct evq_reply *reply);

@@ -190,7 +190,7 @@ enum evq_status evq_queue_claim_read(struct evq_queue *queue,
                                 &claimed.classes_version) ||
         !evq_queue_reply_number(evq_queue_reply_item(reply, HEAD_DUE), &claimed.due_ms) ||
         reply->item_count - HEAD_ITEMS > (jobs ? room : 0)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     while (claimed.count < reply->item_count - HEAD_ITEMS && status == EVQ_OK) {
         status = read_claim(reply->items[HEAD_ITEMS + claimed.count], &claims[claimed.count]);
@@ -202,7 +202,7 @@ enum evq_status evq_queue_claim_read(struct evq_queue *queue,
             evq_claim_free(claims[i]);
         }
         return status == EVQ_E_NOMEM ? evq_error_set(err, status, "no memory for a claim")
-                                     : evq_queue_call_shape(queue, err);
+                                     : evq_queue_call_malformed(queue, err);
     }
     memcpy(ret_claims, claims, claimed.count * sizeof(struct evq_claim *));
     *ret_claimed = claimed;
@@ -278,7 +278,7 @@ enum evq_status evq_queue_heartbeat(struct evq_queue *queue, const char *worker,
         good = read_beat(reply->items[2 + i], &beats[i]);
     }
     if (!good) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else if (ret_classes_version != NULL) {
         *ret_classes_version = version;
     }

@@ -3,9 +3,9 @@
 
 #include "shared/queue/queue_call.h"
 
-enum evq_status evq_queue_gpus(struct evq_queue *queue, const struct evq_gpu_request *request,
-                               struct evq_gpu_lease *gpus, uint32_t gpu_count,
-                               struct evq_error *err)
+enum evq_status evq_queue_gpus_lease(struct evq_queue *queue, const struct evq_gpu_request *request,
+                                     struct evq_gpu_lease *gpus, uint32_t gpu_count,
+                                     struct evq_error *err)
 {
     char tokens[EVQ_QUEUE_GPUS_MAX][sizeof(gpus->token)];
     struct evq_reply *reply = NULL;
@@ -35,7 +35,7 @@ enum evq_status evq_queue_gpus(struct evq_queue *queue, const struct evq_gpu_req
     }
     evq_reply_free(reply);
     if (!good) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     for (uint32_t i = 0; i < gpu_count; i++) {
         memcpy(gpus[i].token, tokens[i], sizeof(tokens[i]));

@@ -32,7 +32,7 @@ static enum evq_status read_end(const struct evq_queue *queue, const char *id,
         return no_such_job(queue, id, err);
     }
     return word == NULL || evq_job_state_parse(word, ret_state) != EVQ_OK
-               ? evq_queue_call_shape(queue, err)
+               ? evq_queue_call_malformed(queue, err)
                : EVQ_OK;
 }
 
@@ -89,7 +89,7 @@ static enum evq_status read_retry(const struct evq_queue *queue, const char *id,
     return !evq_queue_reply_is(reply, "queued") || second == NULL || *second == '\0' ||
                    !evq_queue_reply_copy(evq_queue_reply_item(reply, 1), ret_id,
                                          EVQ_JOB_ID_BYTES_MAX)
-               ? evq_queue_call_shape(queue, err)
+               ? evq_queue_call_malformed(queue, err)
                : EVQ_OK;
 }
 
@@ -196,7 +196,7 @@ enum evq_status evq_queue_forget(struct evq_queue *queue, const char *run, int64
             evq_error_set(err, EVQ_E_CONFLICT,
                           "jobs of run '%s' are running: cancel them or wait, then forget it", run);
     } else if (!evq_queue_reply_within(reply, 0, INT64_MAX, ret_left)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;
@@ -214,7 +214,7 @@ static enum evq_status send_number(struct evq_queue *queue, int64_t low, int64_t
         return status;
     }
     if (!evq_queue_reply_within(reply, low, INT64_MAX, &number)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else if (ret_number != NULL) {
         *ret_number = number;
     }
@@ -228,8 +228,9 @@ enum evq_status evq_queue_gc(struct evq_queue *queue, int64_t *ret_removed, stru
     return send_number(queue, 0, ret_removed, err);
 }
 
-enum evq_status evq_queue_flow_open(struct evq_queue *queue, const char *run, const char *variant,
-                                    const char *suite, int64_t *ret_step, struct evq_error *err)
+enum evq_status evq_queue_smallest_open_step(struct evq_queue *queue, const char *run,
+                                             const char *variant, const char *suite,
+                                             int64_t *ret_step, struct evq_error *err)
 {
     evq_queue_call_begin(queue, "flow_open", true);
     evq_queue_call_text(queue, run);
@@ -270,13 +271,13 @@ enum evq_status evq_queue_run_counts(struct evq_queue *queue, const char *run,
                       counts.by_state[EVQ_JOB_RUNNING];
         *ret_counts = counts;
     } else {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;
 }
 
-int64_t evq_queue_run_jobs(const struct evq_run_counts *counts)
+int64_t evq_run_counts_total(const struct evq_run_counts *counts)
 {
     int64_t all = 0;
 
@@ -299,7 +300,7 @@ static enum evq_status send_json(struct evq_queue *queue, char **ret_json, struc
     if (reply->type == EVQ_REPLY_NIL) {
         status = EVQ_E_NOT_FOUND;
     } else if (text == NULL || strlen(text) != reply->bytes) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else {
         char *json = strdup(text);
         if (json == NULL) {
@@ -317,7 +318,7 @@ static enum evq_status send_json(struct evq_queue *queue, char **ret_json, struc
 static enum evq_status send_view(struct evq_queue *queue, char **ret_json, struct evq_error *err)
 {
     enum evq_status status = send_json(queue, ret_json, err);
-    return status == EVQ_E_NOT_FOUND ? evq_queue_call_shape(queue, err) : status;
+    return status == EVQ_E_NOT_FOUND ? evq_queue_call_malformed(queue, err) : status;
 }
 
 enum evq_status evq_queue_stats(struct evq_queue *queue, char **ret_json, struct evq_error *err)

@@ -23,7 +23,7 @@ enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, 
     }
     if (reply->type != EVQ_REPLY_ARRAY || reply->item_count % 2 != 1 ||
         !evq_queue_reply_within(reply->items[0], 0, INT64_MAX, &next)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
         goto out;
     }
     for (size_t i = 1; i < reply->item_count; i += 2) {
@@ -86,7 +86,7 @@ enum evq_status evq_queue_sink_serve(struct evq_queue *queue, const char *sink, 
     if (evq_queue_reply_text(last) == NULL ||
         !evq_queue_reply_copy(evq_queue_reply_item(reply, 1), ret_other,
                               EVQ_SINK_PLACE_BYTES_MAX)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else if (evq_queue_reply_is(last, logger)) {
         ret_other[0] = '\0';
     }
@@ -127,7 +127,7 @@ enum evq_status evq_queue_republish(struct evq_queue *queue, const char *run, in
     if (!evq_queue_reply_within(evq_queue_reply_item(reply, 0), 0, INT64_MAX, &next) ||
         !evq_queue_reply_within(evq_queue_reply_item(reply, 1), 0, INT64_MAX, &count) ||
         evq_queue_reply_text(more) == NULL) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else {
         *cursor = next;
         *ret_count = count;
@@ -200,7 +200,7 @@ static enum evq_status read_entry(struct evq_queue *queue, const char *sink, boo
 
     entry->result = NULL;
     if (fields == NULL || !evq_queue_reply_copy(reply->items[0], entry->id, sizeof entry->id)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     if (fields->type != EVQ_REPLY_ARRAY) {
         // Whoever trimmed it has recorded the loss. It cannot be delivered any more.
@@ -284,7 +284,7 @@ enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, c
     // [[stream, [entry, ...]]]
     const struct evq_reply *list = evq_queue_reply_item(evq_queue_reply_item(reply, 0), 1);
     if (list == NULL || list->type != EVQ_REPLY_ARRAY || list->item_count > entries_max) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
         goto out;
     }
     for (size_t i = 0; i < list->item_count && status == EVQ_OK; i++) {
@@ -330,7 +330,7 @@ static enum evq_status best_read(struct evq_queue *queue, const struct evq_reply
         !evq_queue_reply_copy(evq_queue_reply_item(reply, 3), best.job, sizeof best.job) ||
         !evq_queue_reply_copy(evq_queue_reply_item(reply, 4), best.checkpoint,
                               sizeof best.checkpoint)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     (void)snprintf(best.run, sizeof best.run, "%s", run);
     *ret_best = best;
@@ -379,7 +379,7 @@ static enum evq_status best_none(struct evq_queue *queue, const struct evq_reply
     char names[400];
 
     if (!evq_queue_reply_copy(evq_queue_reply_item(reply, 1), why, sizeof why)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     names_join(reply, names, sizeof names);
     if (strcmp(why, "run") == 0) {

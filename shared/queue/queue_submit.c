@@ -80,7 +80,7 @@ static enum evq_status read_answer(const struct evq_queue *queue, const struct e
             return EVQ_OK;
         }
     }
-    return evq_queue_call_shape(queue, err);
+    return evq_queue_call_malformed(queue, err);
 }
 
 enum evq_status evq_queue_submit(struct evq_queue *queue, const struct evq_job *job,
@@ -139,7 +139,7 @@ static enum evq_status read_batch(const struct evq_queue *queue, const struct ev
     size_t at = 0;
 
     if (reply->type != EVQ_REPLY_ARRAY || reply->item_count != good) {
-        return evq_queue_call_shape(queue, first);
+        return evq_queue_call_malformed(queue, first);
     }
     for (size_t i = 0; i < job_count; i++) {
         struct evq_error err = {EVQ_OK, ""};
@@ -148,7 +148,7 @@ static enum evq_status read_batch(const struct evq_queue *queue, const struct ev
         }
         statuses[i] = read_answer(queue, reply->items[at++], &submitted[i], &err);
         if (statuses[i] == EVQ_E_IO) {
-            return evq_queue_call_shape(queue, first);
+            return evq_queue_call_malformed(queue, first);
         }
         if (statuses[i] != EVQ_OK && first->status == EVQ_OK) {
             *first = err;

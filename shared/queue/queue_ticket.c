@@ -73,7 +73,7 @@ enum evq_status evq_queue_ticket_put(struct evq_queue *queue, const char *ticket
     }
     if (!evq_queue_reply_is(reply, "ok") ||
         !evq_queue_reply_within(evq_queue_reply_item(reply, 1), 0, INT64_MAX, ret_position)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;
@@ -150,7 +150,7 @@ static enum evq_status ticket_read(struct evq_queue *queue, const struct evq_rep
         !number_at(reply, AT_ENDED, &ticket->ended_ms) ||
         !evq_queue_reply_within(reply->items[AT_COUNT], 0,
                                 (int64_t)(reply->item_count - AT_RESULTS), &mine)) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     ticket->job = text_at(ticket, reply, AT_JOB);
     ticket->other = text_at(ticket, reply, AT_OTHER);
@@ -230,7 +230,7 @@ enum evq_status evq_queue_ticket_cancel(struct evq_queue *queue, const char *tic
     } else if (!state_of(ended ? evq_queue_reply_text(evq_queue_reply_item(reply, 1))
                                : evq_queue_reply_word(reply),
                          ret_state)) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     } else {
         *ret_done = !ended && *ret_state == EVQ_TICKET_CANCELLED;
     }
@@ -264,7 +264,7 @@ enum evq_status evq_queue_tickets(struct evq_queue *queue, struct evq_tickets *r
         t->list[t->count++].running = state == EVQ_TICKET_RUNNING;
     }
     if (!good) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;

@@ -7,6 +7,7 @@
 
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
+#include "shared/base/utf8.h"
 
 static const struct evq_result defaults = {
     .job = "",
@@ -67,7 +68,7 @@ size_t evq_metric_name_printable(const char *name)
     size_t at = 0;
 
     while (at < bytes) {
-        const size_t length = evq_buffer_utf8(name + at, bytes - at);
+        const size_t length = evq_utf8_sequence(name + at, bytes - at);
         const unsigned char byte = (unsigned char)name[at];
         const bool control =
             byte < 0x20 || byte == 0x7f || (byte == 0xc2 && (unsigned char)name[at + 1] < 0xa0);

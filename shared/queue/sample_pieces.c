@@ -38,7 +38,7 @@ enum evq_status evq_sample_piece_add(struct evq_queue *queue, const struct evq_s
                                "is stale",
                                piece->job);
     } else if (!evq_queue_reply_is(reply, "ok")) {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;
@@ -143,7 +143,7 @@ enum evq_status evq_sample_pieces_read(struct evq_queue *queue, const char *behi
     }
     if (!good) {
         evq_sample_pieces_free(&pieces);
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     *ret = pieces;
     return EVQ_OK;
@@ -193,7 +193,7 @@ enum evq_status evq_sample_piece_sender(struct evq_queue *queue, const char *job
     if (word < 3) {
         *ret = (enum evq_piece_sender)word;
     } else {
-        status = evq_queue_call_shape(queue, err);
+        status = evq_queue_call_malformed(queue, err);
     }
     evq_reply_free(reply);
     return status;

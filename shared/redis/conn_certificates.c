@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool evq_conn_certificates_given(const char *text)
+bool evq_conn_certificates_are_given(const char *text)
 {
     return text != NULL && *text != '\0';
 }
@@ -34,7 +34,7 @@ static enum evq_status load_ca(const struct evq_conn_openssl *openssl, SSL_CTX *
 {
     struct stat info;
 
-    if (!evq_conn_certificates_given(
+    if (!evq_conn_certificates_are_given(
             ca)) { // Those of the system, or of $SSL_CERT_FILE and $SSL_CERT_DIR.
         return openssl->SSL_CTX_set_default_verify_paths(context) == 1
                    ? EVQ_OK
@@ -68,10 +68,10 @@ static int no_passphrase(char *out, int bytes, int writing, void *unused)
 static enum evq_status load_own(const struct evq_conn_openssl *openssl, SSL_CTX *context,
                                 const struct evq_conn_tls_config *config, struct evq_error *err)
 {
-    if (!evq_conn_certificates_given(config->cert)) {
+    if (!evq_conn_certificates_are_given(config->cert)) {
         return EVQ_OK;
     }
-    const char *key = evq_conn_certificates_given(config->key) ? config->key : config->cert;
+    const char *key = evq_conn_certificates_are_given(config->key) ? config->key : config->cert;
     enum evq_status status = check_file("cert", config->cert, err);
     if (status == EVQ_OK) {
         status = check_file("key", key, err);

@@ -13,7 +13,7 @@ enum evq_status evq_conn_certificates_new(const struct evq_conn_openssl *openssl
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 // Whether a setting of the configuration is given.
-bool evq_conn_certificates_given(const char *text);
+bool evq_conn_certificates_are_given(const char *text);
 /* The reason that OpenSSL gives for its last failure. */
 const char *evq_conn_certificates_reason(const struct evq_conn_openssl *openssl);
 

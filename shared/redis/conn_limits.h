@@ -17,7 +17,7 @@
 #define EVQ_CONN_REPLY_DEPTH_MAX 7                  // Arrays within arrays.
 
 struct evq_conn_limits { // All zero at first.
-    enum { EVQ_GUARD_TYPE, EVQ_GUARD_LINE, EVQ_GUARD_BULK } place;
+    enum { EVQ_LIMITS_TYPE, EVQ_LIMITS_LINE, EVQ_LIMITS_BULK } place;
     char type;       // Of the line under way.
     char digits[24]; // Its text so far, where it is a number.
     size_t digit_count;
@@ -32,7 +32,7 @@ struct evq_conn_limits { // All zero at first.
  * Follows bytes more; *ret_replies grows by the replies that end in them. EVQ_E_CORRUPT: not RESP2,
  * or nested too deeply; EVQ_E_LIMIT: too large. The stream is of no more use then.
  */
-enum evq_status evq_conn_limits_feed(struct evq_conn_limits *guard, const char *data, size_t bytes,
+enum evq_status evq_conn_limits_feed(struct evq_conn_limits *limits, const char *data, size_t bytes,
                                      size_t *ret_replies, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

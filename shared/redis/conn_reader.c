@@ -18,7 +18,7 @@ typedef int element_count;
 
 struct evq_conn_reader {
     redisReader *reader;
-    struct evq_conn_limits guard;
+    struct evq_conn_limits limits;
     size_t whole; // Replies that came wholly and were not taken yet.
 };
 
@@ -79,7 +79,7 @@ static void *array_made(const redisReadTask *task, element_count count)
 {
     struct reading *reading = task->privdata;
     struct evq_reply *reply = node_of(task, EVQ_REPLY_ARRAY);
-    // The guard bounds the count.
+    // The limits bound the count.
     struct evq_reply *nodes =
         evq_arena_alloc(reading->arena, (size_t)count * (sizeof *nodes + sizeof(void *)));
 
@@ -161,7 +161,8 @@ static enum evq_status garbled(enum evq_status status, struct evq_error *err)
 enum evq_status evq_conn_reader_feed(struct evq_conn_reader *reader, const char *data, size_t bytes,
                                      struct evq_error *err)
 {
-    enum evq_status status = evq_conn_limits_feed(&reader->guard, data, bytes, &reader->whole, err);
+    enum evq_status status =
+        evq_conn_limits_feed(&reader->limits, data, bytes, &reader->whole, err);
     if (status != EVQ_OK) {
         return garbled(status, err);
     }
@@ -178,7 +179,8 @@ bool evq_conn_reader_ready(const struct evq_conn_reader *reader)
 
 bool evq_conn_reader_idle(const struct evq_conn_reader *reader)
 {
-    return reader->whole == 0 && reader->guard.place == EVQ_GUARD_TYPE && reader->guard.depth == 0;
+    return reader->whole == 0 && reader->limits.place == EVQ_LIMITS_TYPE &&
+           reader->limits.depth == 0;
 }
 
 void evq_reply_free(struct evq_reply *reply)

@@ -83,7 +83,8 @@ enum evq_status evq_conn_tls_check(const struct evq_conn_tls_config *config, str
     SSL_CTX *context = NULL;
     struct evq_error local;
 
-    if (evq_conn_certificates_given(config->key) && !evq_conn_certificates_given(config->cert)) {
+    if (evq_conn_certificates_are_given(config->key) &&
+        !evq_conn_certificates_are_given(config->cert)) {
         return evq_error_set(err, EVQ_E_INVALID, "redis.tls.key is given without redis.tls.cert");
     }
     enum evq_status status = evq_conn_openssl(&openssl, err);
@@ -102,15 +103,15 @@ enum evq_status evq_conn_tls_check(const struct evq_conn_tls_config *config, str
 
 static const char *host_of(const struct evq_conn_stream *stream, const struct evq_conn_url *url)
 {
-    return evq_conn_certificates_given(stream->tls->server_name) ? stream->tls->server_name
-                                                                 : url->host;
+    return evq_conn_certificates_are_given(stream->tls->server_name) ? stream->tls->server_name
+                                                                     : url->host;
 }
 
 static enum evq_status say_untrusted(const struct evq_conn_stream *stream, const char *host,
                                      long verdict, struct evq_error *err)
 {
-    const char *ca =
-        evq_conn_certificates_given(stream->tls->ca) ? stream->tls->ca : "the system's authorities";
+    const char *ca = evq_conn_certificates_are_given(stream->tls->ca) ? stream->tls->ca
+                                                                      : "the system's authorities";
 
     switch (verdict) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
@@ -147,7 +148,7 @@ static enum evq_status say_broken(const struct evq_conn_stream *stream, bool sha
 {
     const struct evq_conn_openssl *openssl = stream->secure->openssl;
     const unsigned long code = openssl->ERR_peek_last_error();
-    const bool shown = evq_conn_certificates_given(stream->tls->cert);
+    const bool shown = evq_conn_certificates_are_given(stream->tls->cert);
 
     switch (ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0) {
     case SSL_R_WRONG_VERSION_NUMBER:

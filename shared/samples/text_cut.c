@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/utf8.h"
 
 struct span {
     size_t begin;
@@ -35,7 +36,7 @@ static size_t string_end(const char *line, size_t at, size_t bytes, bool *ret_es
             continue;
         }
         const size_t length = byte == '\\'   ? escape_bytes(line + at, bytes - at)
-                              : byte >= 0x80 ? evq_buffer_utf8(line + at, bytes - at)
+                              : byte >= 0x80 ? evq_utf8_sequence(line + at, bytes - at)
                                              : 0;
         *ret_escaped = *ret_escaped || byte == '\\';
         if (length == 0) {

@@ -204,9 +204,9 @@ static void look(struct load *load, const char *run)
                  : which == 2 ? evq_queue_gc(load->queue, &number, &err)
                  : which == 3 ? evq_queue_pause(load->queue, EVQ_PAUSE_RUN, run, false, &err)
                  : which == 4 ? evq_queue_limit(load->queue, "weight", run, 100, &err)
-                 : which == 5
-                     ? evq_queue_idle_workers(load->queue, run, NULL, suites, 1, &free_suites, &err)
-                     : evq_queue_jobs(load->queue, "dead", run, "", 20, &json, &err);
+                 : which == 5 ? evq_queue_free_workers_take(load->queue, run, NULL, suites, 1,
+                                                            &free_suites, &err)
+                              : evq_queue_jobs(load->queue, "dead", run, "", 20, &json, &err);
         free(json);
         json = NULL;
     } while (load_again(load, status, &err, "look"));

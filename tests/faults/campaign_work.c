@@ -62,7 +62,8 @@ static void register_suites(struct work *work)
                                               .definition = "{}",
                                               .where = "fault_load"};
         do {
-            status = evq_queue_suite(work->load->queue, &offer, false, &work->classes[i], &err);
+            status =
+                evq_queue_suite_register(work->load->queue, &offer, false, &work->classes[i], &err);
         } while (load_again(work->load, status, &err, "suite"));
     }
 }

@@ -288,14 +288,15 @@ static enum evq_status try_gpus(struct evq_queue *queue, struct evq_error *err)
     struct evq_gpu_lease leases[] = {{.uuid = "GPU-a"}, {.uuid = "GPU-b"}};
     const struct evq_gpu_request request = {"w", "boot", 1000, 2, 1};
 
-    return evq_queue_gpus(queue, &request, leases, 2, err);
+    return evq_queue_gpus_lease(queue, &request, leases, 2, err);
 }
 
 static enum evq_status try_idle(struct evq_queue *queue, struct evq_error *err)
 {
     const char *const suites[] = {"quick", "long"};
     uint64_t bits = 0;
-    const enum evq_status status = evq_queue_idle_workers(queue, "r", NULL, suites, 2, &bits, err);
+    const enum evq_status status =
+        evq_queue_free_workers_take(queue, "r", NULL, suites, 2, &bits, err);
 
     check(status != EVQ_OK || bits < 4);
     return status;
@@ -341,7 +342,7 @@ static enum evq_status try_suite(struct evq_queue *queue, struct evq_error *err)
 {
     const struct evq_suite_offer offer = {"quick", "d", "", 1, 1, "{}", "here"};
     uint32_t class = 0;
-    const enum evq_status status = evq_queue_suite(queue, &offer, false, &class, err);
+    const enum evq_status status = evq_queue_suite_register(queue, &offer, false, &class, err);
 
     check(status != EVQ_OK || (class >= 1 && class <= EVQ_QUEUE_CLASSES_MAX));
     return status;

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/utf8.h"
 #include "tests/fuzz/check.h"
 #include "worker/tokenizer/tokenizer_internal.h"
 #include "worker/tokenizer/utf8.h"

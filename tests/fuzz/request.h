@@ -8,12 +8,13 @@
 
 #include "producer/gateway/http/http.h"
 #include "shared/base/buffer.h"
+#include "shared/base/utf8.h"
 #include "tests/fuzz/check.h"
 
 static inline void check_clean(const char *text)
 {
     for (size_t bytes = strlen(text), at = 0; at < bytes;) {
-        const size_t one = evq_buffer_utf8(text + at, bytes - at);
+        const size_t one = evq_utf8_sequence(text + at, bytes - at);
         check(one > 0 && (unsigned char)text[at] >= 0x20 && text[at] != 0x7f);
         at += one;
     }

@@ -95,7 +95,8 @@ static int setup_on(void **state, const struct fixture_redis_config *config)
     fixture_dir_make(scene->directory);
     assert_status_err(evq_function_library_install(scene->conn, &build, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_open(scene->conn, "main", &scene->queue, &err), EVQ_OK, &err);
-    assert_status_err(evq_queue_suite(scene->queue, &offer, false, &number, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_suite_register(scene->queue, &offer, false, &number, &err), EVQ_OK,
+                      &err);
     *state = scene;
     return 0;
 }

@@ -18,9 +18,9 @@ static uint64_t ask(struct fixture *fx, const char *needs, const char *first, co
     struct evq_error err = {EVQ_OK, ""};
     uint64_t found = UINT64_MAX;
 
-    assert_status_err(
-        evq_queue_idle_workers(fx->queue, "r", needs, suites, second != NULL ? 2 : 1, &found, &err),
-        EVQ_OK, &err);
+    assert_status_err(evq_queue_free_workers_take(fx->queue, "r", needs, suites,
+                                                  second != NULL ? 2 : 1, &found, &err),
+                      EVQ_OK, &err);
     return found;
 }
 
@@ -187,11 +187,11 @@ static void wrong_questions_are_refused(void **state)
     const char *const suites[] = {"no/name"};
     uint64_t found = 0;
 
-    assert_status(evq_queue_idle_workers(fx->queue, "r", NULL, suites, 1, &found, NULL),
+    assert_status(evq_queue_free_workers_take(fx->queue, "r", NULL, suites, 1, &found, NULL),
                   EVQ_E_INVALID);
-    assert_status(evq_queue_idle_workers(fx->queue, "r", NULL, suites, 0, &found, NULL),
+    assert_status(evq_queue_free_workers_take(fx->queue, "r", NULL, suites, 0, &found, NULL),
                   EVQ_E_INVALID);
-    assert_status(evq_queue_idle_workers(fx->queue, "a b", NULL, suites, 1, &found, NULL),
+    assert_status(evq_queue_free_workers_take(fx->queue, "a b", NULL, suites, 1, &found, NULL),
                   EVQ_E_INVALID);
 }
 

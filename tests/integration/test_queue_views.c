@@ -187,7 +187,8 @@ static void submit_heeds_every_but_for_kept_steps(void **state)
                                           .definition = "{}",
                                           .where = "here"};
 
-    assert_status_err(evq_queue_suite(fx->queue, &offer, false, &class_number, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_suite_register(fx->queue, &offer, false, &class_number, &err),
+                      EVQ_OK, &err);
     assert_int_equal(fixture_submit(fx, "r/1500/regular/sparse").answer, EVQ_SUBMIT_SKIPPED);
     assert_int_equal(
         fixture_call_integer(fx->raw, "EXISTS", fixture_key(fx, "job:r/1500/regular/sparse"), NULL),
@@ -221,7 +222,7 @@ static void claim_skips_steps_that_turn_out_not_to_be_due(void **state)
         (void)snprintf(id, sizeof id, "r/%d/regular/late", step);
         assert_int_equal(fixture_submit(fx, id).answer, EVQ_SUBMIT_QUEUED);
     }
-    assert_status(evq_queue_suite(fx->queue, &offer, false, &class_number, NULL), EVQ_OK);
+    assert_status(evq_queue_suite_register(fx->queue, &offer, false, &class_number, NULL), EVQ_OK);
     const struct evq_claim_request ask = {.worker = "w",
                                           .request = "one",
                                           .lease_ms = 60000,

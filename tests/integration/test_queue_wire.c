@@ -229,10 +229,12 @@ static void queue_suite_refuses_another_definition(void **state)
                                     .definition = "{}",
                                     .where = "other:/evalq.yaml"};
 
-    assert_status(evq_queue_suite(fx->queue, &offer, false, &number, &err), EVQ_E_CONFLICT);
+    assert_status(evq_queue_suite_register(fx->queue, &offer, false, &number, &err),
+                  EVQ_E_CONFLICT);
     assert_holds(err.message, "fixture:/etc/evalq.yaml"); // Both slots were taken.
     assert_holds(err.message, "other:/evalq.yaml");
-    assert_status_err(evq_queue_suite(fx->queue, &offer, true, &number, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_suite_register(fx->queue, &offer, true, &number, &err), EVQ_OK,
+                      &err);
     assert_int_equal(number, fx->classes[0]);
 }
 

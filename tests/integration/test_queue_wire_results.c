@@ -388,12 +388,12 @@ static void queue_run_results_pages_through_a_run(void **state)
     assert_status_err(evq_queue_run_counts(fx->queue, "r", &counts, &err), EVQ_OK, &err);
     assert_int_equal(counts.by_state[EVQ_JOB_DONE], JOBS);
     assert_int_equal(counts.open, 0);
-    assert_status_err(evq_queue_flow_open(fx->queue, "r", "regular", "quick", &step, &err), EVQ_OK,
-                      &err);
+    assert_status_err(evq_queue_smallest_open_step(fx->queue, "r", "regular", "quick", &step, &err),
+                      EVQ_OK, &err);
     assert_int_equal(step, -1);
     (void)fixture_submit(fx, "r/500/regular/quick");
-    assert_status_err(evq_queue_flow_open(fx->queue, "r", "regular", "quick", &step, &err), EVQ_OK,
-                      &err);
+    assert_status_err(evq_queue_smallest_open_step(fx->queue, "r", "regular", "quick", &step, &err),
+                      EVQ_OK, &err);
     assert_int_equal(step, 500);
 }
 

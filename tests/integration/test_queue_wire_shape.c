@@ -173,7 +173,7 @@ static void check_corrupt(struct fixture *fx, const char *body)
     assert_status(evq_queue_submit(q, job, 0, &submitted, &err), EVQ_E_IO);
     assert_status(evq_queue_submit_batch(q, jobs, 1, &submitted, NULL, &err), EVQ_E_IO);
     assert_status(evq_queue_classes(q, classes, &count, &number, &err), EVQ_E_IO);
-    assert_status(evq_queue_suite(q, &offer, false, &count, &err), EVQ_E_IO);
+    assert_status(evq_queue_suite_register(q, &offer, false, &count, &err), EVQ_E_IO);
     assert_status(evq_queue_claim(q, &request, claims, &claimed, &err), EVQ_E_IO);
     assert_status(evq_queue_heartbeat(q, "w", "{}", 1000, &beat, 1, NULL, &err), EVQ_E_IO);
     assert_status(evq_queue_worker_leave(q, "w", &err), EVQ_E_IO);
@@ -194,7 +194,8 @@ static void check_corrupt(struct fixture *fx, const char *body)
     assert_status(evq_queue_stats(q, &text, &err), EVQ_E_IO);
     assert_status(evq_queue_run_results(q, "r", &number, see, NULL, &err), EVQ_E_IO);
     assert_status(evq_queue_run_counts(q, "r", &counts, &err), EVQ_E_IO);
-    assert_status(evq_queue_flow_open(q, "r", "regular", "quick", &number, &err), EVQ_E_IO);
+    assert_status(evq_queue_smallest_open_step(q, "r", "regular", "quick", &number, &err),
+                  EVQ_E_IO);
     assert_status(evq_queue_pause(q, EVQ_PAUSE_QUEUE, "", true, &err), EVQ_E_IO);
     assert_status(evq_queue_sink_open(q, "a", &err), EVQ_E_IO);
     assert_status(evq_queue_best_get(q, "r", "", &best, &err), EVQ_E_IO);

@@ -213,7 +213,7 @@ static void gpus_ask(struct fixture *fx, const char *worker, int64_t lease_ms, u
         .worker = worker, .boot = "boot", .lease_ms = lease_ms, .want = want, .several = several};
     struct evq_error err;
 
-    assert_status_err(evq_queue_gpus(fx->queue, &request, gpus, count, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_gpus_lease(fx->queue, &request, gpus, count, &err), EVQ_OK, &err);
 }
 
 static uint32_t held(const struct evq_gpu_lease *gpus, uint32_t count)

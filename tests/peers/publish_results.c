@@ -148,7 +148,7 @@ int main(int argc, char **argv)
           "connect");
     check(evq_function_library_install(conn, &build, &error), "install");
     check(evq_queue_open(conn, "main", &queue, &error), "open");
-    check(evq_queue_suite(queue, &offer, false, &class, &error), "register the suite");
+    check(evq_queue_suite_register(queue, &offer, false, &class, &error), "register the suite");
     for (unsigned long i = 0; i < count; i++) {
         job_submit(queue, argv[2], 10 * (int64_t)(i + 1));
     }

@@ -13,6 +13,7 @@
 
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
+#include "shared/base/utf8.h"
 #include "tests/fixture/check.h"
 
 static void buffer_appends_and_consumes(void **state)
@@ -119,12 +120,12 @@ static void buffer_utf8_follows_the_standard(void **state)
         {"\xf0\x9f\x98(", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        size_t got = evq_buffer_utf8(cases[i].text, strlen(cases[i].text));
+        size_t got = evq_utf8_sequence(cases[i].text, strlen(cases[i].text));
         if (got != cases[i].want) {
             fail_msg("case %zu: %zu, expected %zu", i, got, cases[i].want);
         }
     }
-    assert_int_equal(evq_buffer_utf8("", 0), 0);
+    assert_int_equal(evq_utf8_sequence("", 0), 0);
 }
 
 static void json_round_trip(const char *bytes, size_t count, const char *want)

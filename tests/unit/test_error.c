@@ -80,14 +80,14 @@ static void error_names_and_exits_cover_every_status(void **state)
             assert_string_not_equal(evq_status_name((enum evq_status)i),
                                     evq_status_name((enum evq_status)j));
         }
-        assert_int_equal(evq_status_exit((enum evq_status)i) == EVQ_EXIT_OK, i == EVQ_OK);
+        assert_int_equal(evq_status_exit_code((enum evq_status)i) == EVQ_EXIT_OK, i == EVQ_OK);
     }
     assert_string_equal(evq_status_name(EVQ_E_NOT_FOUND), "not_found");
     assert_string_equal(evq_status_name((enum evq_status)999), "unknown");
-    assert_int_equal(evq_status_exit((enum evq_status)999), EVQ_EXIT_ERROR);
-    assert_int_equal(evq_status_exit(EVQ_E_IO), EVQ_EXIT_UNREACHABLE);
-    assert_int_equal(evq_status_exit(EVQ_E_TIMEOUT), EVQ_EXIT_TIMEOUT);
-    assert_int_equal(evq_status_exit(EVQ_E_CORRUPT), EVQ_EXIT_BAD_INPUT);
+    assert_int_equal(evq_status_exit_code((enum evq_status)999), EVQ_EXIT_ERROR);
+    assert_int_equal(evq_status_exit_code(EVQ_E_IO), EVQ_EXIT_UNREACHABLE);
+    assert_int_equal(evq_status_exit_code(EVQ_E_TIMEOUT), EVQ_EXIT_TIMEOUT);
+    assert_int_equal(evq_status_exit_code(EVQ_E_CORRUPT), EVQ_EXIT_BAD_INPUT);
 }
 
 static void error_escape_disarms_control_bytes(void **state)

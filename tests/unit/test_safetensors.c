@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/json.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"

@@ -415,7 +415,7 @@ enum evq_exit evq_child_main(const struct evq_options *options)
     if (status != EVQ_OK) {
         const struct evq_failure none = {0};
         (void)error_tell(&child, &err, &none);
-        code = evq_status_exit(status);
+        code = evq_status_exit_code(status);
         child.leaving = true;
     }
     while (!child.leaving) {

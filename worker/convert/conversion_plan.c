@@ -8,7 +8,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/hex.h"
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/layout.h"
 #include "worker/convert/checkpoint_folders.h"
 #include "worker/convert/model_files.h"
 

@@ -230,7 +230,7 @@ static int exit_status(enum evq_status status, bool prepares)
     case EVQ_E_IO: // It concerns a file, because nothing else is contacted.
         return EVQ_EXIT_BAD_INPUT;
     default:
-        return (int)evq_status_exit(status);
+        return (int)evq_status_exit_code(status);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 
 #include "shared/base/buffer.h"
+#include "shared/base/utf8.h"
 
 /* Decodes the code point at the beginning of text; a byte that is not UTF-8 gives 0xfffd. bytes
  * must be above 0. */
@@ -15,7 +16,7 @@ static uint32_t code_point(const char *text, size_t bytes, size_t *ret_bytes)
         *ret_bytes = 1;
         return at[0];
     }
-    const size_t length = evq_buffer_utf8(text, bytes);
+    const size_t length = evq_utf8_sequence(text, bytes);
     if (length == 0) {
         *ret_bytes = 1;
         return 0xfffd;

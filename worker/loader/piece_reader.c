@@ -10,7 +10,7 @@
 
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint_builder.h"
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/dtype.h"
 
 #define SAMPLES       64
 #define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing from direct I/O.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "shared/checkpoint/json.h"
 
 #define VALUES_MAX     100000
@@ -125,10 +126,10 @@ enum evq_status evq_model_config_json(struct evq_arena *arena, char *text, size_
 {
     struct flat flat = {.arena = arena};
     struct evq_json_token token;
-    size_t bad = 0;
+    const size_t valid = evq_utf8_valid(text, bytes);
 
-    if (!evq_json_utf8(text, bytes, &bad)) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "byte %zu is not UTF-8", bad);
+    if (valid < bytes) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "byte %zu is not UTF-8", valid);
     }
     evq_json_init(&flat.json, text, bytes);
     flat.json.python = true;

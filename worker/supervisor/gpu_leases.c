@@ -210,7 +210,7 @@ static enum evq_status leases_call(struct evq_supervisor *supervisor, uint32_t w
                                             .want = want,
                                             .several = gpus->per_share};
     const enum evq_status status =
-        evq_queue_gpus(supervisor->redis.queue, &request, named, count, err);
+        evq_queue_gpus_lease(supervisor->redis.queue, &request, named, count, err);
     if (status == EVQ_OK) {
         for (uint32_t i = 0; i < gpus->pool.count; i++) {
             gpus->leases[i].token[0] = '\0';

@@ -57,7 +57,7 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
     if (status != EVQ_OK) {
         evq_log(EVQ_LOG_ERROR, "suite_refused", "reason=%s", err.message);
         supervisor->exit_code =
-            status == EVQ_E_CONFLICT ? EVQ_EXIT_CONFIG : evq_status_exit(status);
+            status == EVQ_E_CONFLICT ? EVQ_EXIT_CONFIG : evq_status_exit_code(status);
         evq_drain_begin(supervisor, "its suites were refused",
                         supervisor->config->worker.drain_seconds * 1000);
         supervisor->registered = true; // Running jobs may finish.

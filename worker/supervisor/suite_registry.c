@@ -156,7 +156,7 @@ enum evq_status evq_suite_registry_register(struct evq_suite_registry *registry,
                                               .every = suite->every,
                                               .definition = suite->definition,
                                               .where = registry->where};
-        status = evq_queue_suite(queue, &words, false, &class_number, err);
+        status = evq_queue_suite_register(queue, &words, false, &class_number, err);
         if (status != EVQ_OK) {
             return status;
         }

@@ -212,7 +212,7 @@ static enum evq_exit start_exit(enum evq_status status)
     case EVQ_E_TIMEOUT: // Redis does not answer. No job was lost, because none was claimed.
         return EVQ_EXIT_UNREACHABLE;
     default:
-        return evq_status_exit(status);
+        return evq_status_exit_code(status);
     }
 }
 

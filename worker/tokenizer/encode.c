@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "worker/tokenizer/tokenizer_internal.h"
 #include "worker/tokenizer/utf8.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "shared/checkpoint/json.h"
 
 #define ADDED_MAX 100000
@@ -143,13 +144,13 @@ enum evq_status evq_tokenizer_json_add_token(struct evq_tokenizer_json *definiti
 enum evq_status evq_tokenizer_json_check_text(const struct evq_buffer *file, const char *path,
                                               struct evq_error *err)
 {
-    size_t at = 0;
+    const size_t valid = evq_utf8_valid((const char *)file->data, file->bytes);
 
     if (file->bytes == 0) {
         return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is empty", path);
     }
-    if (!evq_json_utf8((const char *)file->data, file->bytes, &at)) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "'%s': byte %zu is not UTF-8", path, at);
+    if (valid < file->bytes) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "'%s': byte %zu is not UTF-8", path, valid);
     }
     return EVQ_OK;
 }

@@ -1,56 +1,23 @@
 #include "worker/tokenizer/utf8.h"
 
-#include <string.h>
-
-/* Length of the valid sequence at `at`, or 0. In that case, *ret_part is how many of its bytes
- * could begin a sequence (at least 1); a decoder replaces these together. */
-static size_t sequence(const unsigned char *at, size_t left, size_t *ret_part)
+/* How many bytes at the invalid `at` could begin a sequence, at least 1. A decoder replaces these
+ * together. */
+static size_t part_of(const unsigned char *at, size_t left)
 {
-    const unsigned char lead = at[0];
-    const size_t wanted = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    const size_t wanted = at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
     // The range of the second byte excludes overlong forms, surrogates, and code points above
     // U+10FFFF.
-    const unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    const unsigned char low = at[0] == 0xe0 ? 0xa0 : at[0] == 0xf0 ? 0x90 : 0x80;
+    const unsigned char high = at[0] == 0xed ? 0x9f : at[0] == 0xf4 ? 0x8f : 0xbf;
+    size_t part = 2;
 
-    *ret_part = 1;
-    if (lead < 0x80) {
+    if (at[0] < 0xc2 || at[0] > 0xf4 || left < 2 || at[1] < low || at[1] > high) {
         return 1;
     }
-    if (lead < 0xc2 || lead > 0xf4 || left < 2 || at[1] < low || at[1] > high) {
-        return 0;
+    while (part < wanted && part < left && (at[part] & 0xc0) == 0x80) {
+        part++;
     }
-    for (size_t i = 2; i < wanted; i++) {
-        *ret_part = i;
-        if (i >= left || (at[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    return wanted;
-}
-
-size_t evq_utf8_valid(const char *text, size_t bytes)
-{
-    const unsigned char *at = (const unsigned char *)text;
-    size_t i = 0;
-    size_t part = 0;
-
-    while (i < bytes) {
-        uint64_t block = 0;
-        if (bytes - i >= sizeof(block)) {
-            memcpy(&block, at + i, sizeof(block));
-            if ((block & 0x8080808080808080u) == 0) {
-                i += sizeof(block);
-                continue;
-            }
-        }
-        const size_t length = sequence(at + i, bytes - i, &part);
-        if (length == 0) {
-            break;
-        }
-        i += length;
-    }
-    return i;
+    return part;
 }
 
 void evq_utf8_repair(const char *text, size_t bytes, struct evq_buffer *out)
@@ -61,9 +28,7 @@ void evq_utf8_repair(const char *text, size_t bytes, struct evq_buffer *out)
         text += valid;
         bytes -= valid;
         if (bytes > 0) {
-            size_t part = 1;
-            // The result 0 means that it is not valid.
-            (void)sequence((const unsigned char *)text, bytes, &part);
+            const size_t part = part_of((const unsigned char *)text, bytes);
             evq_buffer_append(out, "\xef\xbf\xbd", 3);
             text += part;
             bytes -= part;

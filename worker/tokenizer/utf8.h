@@ -9,9 +9,7 @@
 #include <stdint.h>
 
 #include "shared/base/buffer.h"
-
-/* Length of the valid UTF-8 at the beginning of text; bytes: all of it. */
-size_t evq_utf8_valid(const char *text, size_t bytes);
+#include "shared/base/utf8.h"
 
 /* Appends text with U+FFFD in place of invalid bytes, one for each maximal part of a sequence, as
  * Python's bytes.decode(errors="replace") does. */

@@ -75,7 +75,7 @@ static void check_evaluators(const struct evq_config *config, json_t *checks)
 static void check_data_file(const struct evq_suite *suite, const struct evq_task_config *task,
                             const struct evq_pair *pair, json_t *checks)
 {
-    if (!evq_config_data_path(pair->key) || pair->value[0] != '/') {
+    if (!evq_config_is_data_path(pair->key) || pair->value[0] != '/') {
         return; // No path, or an address.
     }
     if (access(pair->value, R_OK) != 0) {
@@ -205,7 +205,7 @@ static void check_functions(struct evq_cli *cli, json_t *checks)
     if (status != EVQ_OK) {
         evq_health_add(checks, "functions", EVQ_HEALTH_FAIL,
                        status == EVQ_E_VERSION ? "evalq admin install" : "", "%s", err.message);
-        cli->exit_code = (int)evq_status_exit(status);
+        cli->exit_code = (int)evq_status_exit_code(status);
         return;
     }
     evq_health_add(checks, "functions", EVQ_HEALTH_OK, "", EVQ_FUNCTIONS_LIBRARY " build %" PRId64,
@@ -235,7 +235,7 @@ static void connection_failed(struct evq_cli *cli, enum evq_status status,
         advice = ""; // It runs and has logged what it waits for.
     }
     evq_health_add(checks, "connection", EVQ_HEALTH_FAIL, advice, "%s", why->message);
-    cli->exit_code = cli->exit_code != 0 ? cli->exit_code : (int)evq_status_exit(status);
+    cli->exit_code = cli->exit_code != 0 ? cli->exit_code : (int)evq_status_exit_code(status);
     if (cli->exit_code == EVQ_EXIT_TIMEOUT) {
         cli->exit_code = EVQ_EXIT_UNREACHABLE;
     }

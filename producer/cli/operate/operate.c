@@ -342,7 +342,7 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK) {
         status = evq_queue_run_counts(cli->queue, run, &counts, err);
     }
-    const int64_t all = evq_queue_run_jobs(&counts);
+    const int64_t all = evq_run_counts_total(&counts);
     if (status == EVQ_OK && all == 0) {
         status = find_listed(cli, run, err);
     }

@@ -25,7 +25,7 @@ enum evq_status evq_suite_register(struct evq_cli *cli, const struct evq_suite *
         .definition = suite->definition,
         .where = where,
     };
-    return evq_queue_suite(cli->queue, &offer, replace, &class_number, err);
+    return evq_queue_suite_register(cli->queue, &offer, replace, &class_number, err);
 }
 
 enum evq_status evq_suite_register_all(struct evq_cli *cli, struct evq_error *err)

@@ -210,7 +210,7 @@ static enum evq_status print(struct gate *gate, const char *task, struct evq_err
 /* An error must not look like an answer, so it never ends with 1 or 3. */
 static enum evq_status fail(struct gate *gate, enum evq_status status, struct evq_error *err)
 {
-    const int code = (int)evq_status_exit(status);
+    const int code = (int)evq_status_exit_code(status);
     const char *junit = evq_option_text(&gate->cli->options, "junit", NULL);
     struct evq_error ignored;
 

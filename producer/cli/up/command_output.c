@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
+
 #define ROW_BYTES_MAX   ((size_t)1 << 20) // A longer line is cut there.
 #define LINES_BYTES_MAX ((size_t)64 << 20)
 
@@ -185,7 +187,7 @@ char *evq_command_output_plain(const struct evq_command_row *row, char *out, siz
             i++;
             continue;
         }
-        const size_t bytes = evq_buffer_utf8(text + i, row->text.bytes - i);
+        const size_t bytes = evq_utf8_sequence(text + i, row->text.bytes - i);
         const size_t step = bytes > 0 ? bytes : 1;
         if (used + step >= out_bytes) {
             break;

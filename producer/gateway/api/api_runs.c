@@ -30,7 +30,7 @@ void evq_api_run(struct evq_api *api, struct evq_http_request *request,
         evq_http_reply_fail(reply, status, &err);
         return;
     }
-    if (evq_queue_run_jobs(&counts) == 0) {
+    if (evq_run_counts_total(&counts) == 0) {
         evq_http_reply_error(reply, 404, "not_found", "no run '%s'", RUN_OF(request));
         return;
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "producer/gateway/http/http.h"
+#include "shared/base/utf8.h"
 
 #define TARGET_BYTES_MAX 8192
 
@@ -22,7 +23,7 @@ static int hex_digit(char c)
 static bool is_clean(const char *text, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
-        const size_t one = evq_buffer_utf8(text + at, bytes - at);
+        const size_t one = evq_utf8_sequence(text + at, bytes - at);
         if (one == 0 || (unsigned char)text[at] < 0x20 || text[at] == 0x7f) {
             return false;
         }

@@ -391,7 +391,8 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
         status = EVQ_OK; // An evaluator other than the native one may know this kind.
     }
     if (status == EVQ_OK && !options->files_only) {
-        status = evq_base_read(checkpoint, root_fd, adapter.config.base, options, read_base, err);
+        status = evq_adapter_base_read(checkpoint, root_fd, adapter.config.base, options, read_base,
+                                       err);
     }
     const size_t base_count = checkpoint->tensor_count;
     if (status == EVQ_OK) {

@@ -35,9 +35,10 @@ static enum evq_status open_below(int root_fd, const char *path, const char **re
     return evq_root_open_any(root_fd, relative, ret_fd, ret_info, err);
 }
 
-enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, const char *named,
-                              const struct evq_checkpoint_options *options,
-                              evq_read_path_fn read_base, struct evq_error *err)
+enum evq_status evq_adapter_base_read(struct evq_checkpoint *checkpoint, int root_fd,
+                                      const char *named,
+                                      const struct evq_checkpoint_options *options,
+                                      evq_read_path_fn read_base, struct evq_error *err)
 {
     const struct evq_checkpoint_options plain = {
         .key = "", .adapter = options->adapter, .header_bytes_max = options->header_bytes_max};

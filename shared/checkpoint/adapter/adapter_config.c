@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/json.h"
 
@@ -319,11 +320,11 @@ enum evq_status evq_adapter_config_read(char *text, size_t bytes, struct evq_are
 {
     struct evq_adapter_config config = {.base = NULL};
     struct reader reader = {.arena = arena, .config = &config, .err = err};
-    size_t bad_at = 0;
 
-    if (!evq_json_utf8(text, bytes, &bad_at)) {
+    const size_t valid = evq_utf8_valid(text, bytes);
+    if (valid < bytes) {
         return evq_error_set(err, EVQ_E_CORRUPT, "adapter_config.json: byte %zu is not UTF-8",
-                             bad_at);
+                             valid);
     }
     evq_json_init(&reader.json, text, bytes);
     const enum evq_status status = read_members(&reader);

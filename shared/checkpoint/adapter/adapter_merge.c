@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/tensor_read.h"
 
 bool evq_merge_takes(enum evq_dtype dtype)
@@ -48,42 +49,32 @@ static uint16_t to_f16(float value)
     return (uint16_t)(sign | half);
 }
 
-static float from_bf16(uint16_t half)
+static void store(enum evq_dtype dtype, const float *values, size_t count, uint8_t *out)
 {
-    const uint32_t bits = (uint32_t)half << 16;
-    float value;
-
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-static float from_f16(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
-    const uint32_t magnitude = half & 0x7fff;
-    uint32_t bits = magnitude << 13;
-    float value;
-
-    memcpy(&value, &bits, sizeof(value));
-    value *= 0x1p112f;
-    memcpy(&bits, &value, sizeof(bits));
-    bits = magnitude >= 0x7c00 ? magnitude << 13 | 0x7f800000 : bits;
-    bits |= sign;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
+    for (size_t i = 0; i < count; i++) {
+        if (dtype == EVQ_DTYPE_F64) {
+            const double value = values[i];
+            memcpy(out + 8 * i, &value, sizeof(value));
+        } else {
+            const uint16_t half = dtype == EVQ_DTYPE_BF16 ? to_bf16(values[i]) : to_f16(values[i]);
+            memcpy(out + 2 * i, &half, sizeof(half));
+        }
+    }
 }
 
 /* Rounds values as storing them in dtype would. */
 static void round_to(enum evq_dtype dtype, float *values, size_t count)
 {
-    if (dtype == EVQ_DTYPE_BF16) {
-        for (size_t i = 0; i < count; i++) {
-            values[i] = from_bf16(to_bf16(values[i]));
-        }
-    } else if (dtype == EVQ_DTYPE_F16) {
-        for (size_t i = 0; i < count; i++) {
-            values[i] = from_f16(to_f16(values[i]));
-        }
+    uint16_t halves[256];
+    const size_t most = sizeof(halves) / sizeof(halves[0]);
+
+    if (dtype != EVQ_DTYPE_BF16 && dtype != EVQ_DTYPE_F16) {
+        return;
+    }
+    for (size_t at = 0; at < count; at += most) {
+        const size_t part = count - at < most ? count - at : most;
+        store(dtype, values + at, part, (uint8_t *)halves);
+        (void)evq_convert_f32(dtype, halves, part, values + at); // It converts both types.
     }
 }
 
@@ -190,19 +181,6 @@ enum evq_status evq_merge_read_f32(const struct evq_checkpoint *checkpoint,
     }
     free(a);
     return status;
-}
-
-static void store(enum evq_dtype dtype, const float *values, size_t count, uint8_t *out)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (dtype == EVQ_DTYPE_F64) {
-            const double value = values[i];
-            memcpy(out + 8 * i, &value, sizeof(value));
-        } else {
-            const uint16_t half = dtype == EVQ_DTYPE_BF16 ? to_bf16(values[i]) : to_f16(values[i]);
-            memcpy(out + 2 * i, &half, sizeof(half));
-        }
-    }
 }
 
 enum evq_status evq_merge_read_raw(const struct evq_checkpoint *checkpoint,

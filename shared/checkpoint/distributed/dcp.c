@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "shared/checkpoint/distributed/dcp.h"
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
 #include "shared/checkpoint/root_open.h"
@@ -331,7 +333,7 @@ static enum evq_status add_tensor(struct dcp *dcp, const struct evq_pickle_node 
     const size_t bytes = name->count - skip;
     const char *text = name->as.text + skip;
 
-    if (bytes == 0 || memchr(text, '\0', bytes) != NULL || !evq_json_utf8(text, bytes, NULL)) {
+    if (bytes == 0 || memchr(text, '\0', bytes) != NULL || evq_utf8_valid(text, bytes) < bytes) {
         return fault(dcp, name, "is a name that is empty, holds a NUL or is not UTF-8");
     }
     struct evq_tensor tensor = {.name = evq_arena_strndup(dcp->checkpoint->arena, text, bytes)};

@@ -23,113 +23,117 @@ static struct evq_pickle_node yes = {.kind = EVQ_PICKLE_BOOL, .as = {.integer = 
 static struct evq_pickle_node no = {.kind = EVQ_PICKLE_BOOL};
 static struct evq_pickle_node empty = {.kind = EVQ_PICKLE_TUPLE};
 
-static enum evq_status op_proto(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_proto(struct evq_pickle_machine *machine, unsigned argument)
 {
     uint64_t version = 0;
 
     (void)argument; // One opcode only.
-    if (!evq_machine_take_number(machine, 1, &version)) {
-        return evq_machine_cut(machine);
+    if (!evq_pickle_machine_take_number(machine, 1, &version)) {
+        return evq_pickle_machine_fault_cut(machine);
     }
     if (machine->opcode_at != 0 || version < PROTOCOL_MIN || version > PROTOCOL_MAX) {
-        return evq_machine_fault(machine, "expected one protocol number of 2 to 5, at the start");
+        return evq_pickle_machine_fault(machine,
+                                        "expected one protocol number of 2 to 5, at the start");
     }
     return EVQ_OK;
 }
 
-static enum evq_status op_frame(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_frame(struct evq_pickle_machine *machine, unsigned argument)
 {
     uint64_t bytes = 0;
 
     (void)argument; // One opcode only.
-    if (!evq_machine_take_number(machine, 8, &bytes) || bytes > machine->bytes - machine->at) {
-        return evq_machine_cut(machine);
+    if (!evq_pickle_machine_take_number(machine, 8, &bytes) ||
+        bytes > machine->bytes - machine->at) {
+        return evq_pickle_machine_fault_cut(machine);
     }
     return EVQ_OK;
 }
 
-static enum evq_status op_stop(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_stop(struct evq_pickle_machine *machine, unsigned argument)
 {
     (void)argument; // One opcode only.
     if (machine->depth != 1 || machine->mark_count != 0) {
-        return evq_machine_fault(machine, "the stack does not hold exactly one value at the end");
+        return evq_pickle_machine_fault(machine,
+                                        "the stack does not hold exactly one value at the end");
     }
     machine->stopped = true;
     return EVQ_OK;
 }
 
-static enum evq_status op_mark(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_mark(struct evq_pickle_machine *machine, unsigned argument)
 {
     void *marks = machine->marks;
 
     (void)argument; // One opcode only.
-    if (!evq_machine_reserve(&marks, machine->mark_count, &machine->mark_capacity,
-                             sizeof(*machine->marks))) {
-        return evq_machine_no_memory(machine);
+    if (!evq_pickle_machine_reserve(&marks, machine->mark_count, &machine->mark_capacity,
+                                    sizeof(*machine->marks))) {
+        return evq_pickle_machine_fault_no_memory(machine);
     }
     machine->marks = marks;
     machine->marks[machine->mark_count++] = machine->depth;
     return EVQ_OK;
 }
 
-static enum evq_status op_pop(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_pop(struct evq_pickle_machine *machine, unsigned argument)
 {
     size_t from = 0;
 
-    if (argument == 0 && evq_machine_has(machine, 1)) {
+    if (argument == 0 && evq_pickle_machine_has(machine, 1)) {
         machine->depth--;
         return EVQ_OK;
     }
-    if (!evq_machine_take_mark(machine, &from)) {
-        return argument == 0 ? evq_machine_underflow(machine) : evq_machine_no_mark(machine);
+    if (!evq_pickle_machine_take_mark(machine, &from)) {
+        return argument == 0 ? evq_pickle_machine_fault_underflow(machine)
+                             : evq_pickle_machine_fault_no_mark(machine);
     }
     machine->depth = from;
     return EVQ_OK;
 }
 
-static enum evq_status op_dup(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_dup(struct evq_pickle_machine *machine, unsigned argument)
 {
     (void)argument; // One opcode only.
-    return evq_machine_has(machine, 1)
-               ? evq_machine_push(machine, machine->stack[machine->depth - 1])
-               : evq_machine_underflow(machine);
+    return evq_pickle_machine_has(machine, 1)
+               ? evq_pickle_machine_push(machine, machine->stack[machine->depth - 1])
+               : evq_pickle_machine_fault_underflow(machine);
 }
 
-static enum evq_status op_constant(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_constant(struct evq_pickle_machine *machine, unsigned argument)
 {
-    return evq_machine_push(machine, argument == 'N'    ? &none
-                                     : argument == 0x88 ? &yes
-                                     : argument == 0x89 ? &no
-                                                        : &empty);
+    return evq_pickle_machine_push(machine, argument == 'N'    ? &none
+                                            : argument == 0x88 ? &yes
+                                            : argument == 0x89 ? &no
+                                                               : &empty);
 }
 
 /* argument: size of the number in bytes. A number of 4 bytes is signed. */
-static enum evq_status op_int(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_int(struct evq_pickle_machine *machine, unsigned argument)
 {
     uint64_t value = 0;
 
-    if (!evq_machine_take_number(machine, argument, &value)) {
-        return evq_machine_cut(machine);
+    if (!evq_pickle_machine_take_number(machine, argument, &value)) {
+        return evq_pickle_machine_fault_cut(machine);
     }
-    struct evq_pickle_node *made = evq_machine_make(machine, EVQ_PICKLE_INT);
+    struct evq_pickle_node *made = evq_pickle_machine_make(machine, EVQ_PICKLE_INT);
     if (made != NULL) {
         made->as.integer = argument == 4 ? (int64_t)(int32_t)(uint32_t)value : (int64_t)value;
     }
-    return evq_machine_push(machine, made);
+    return evq_pickle_machine_push(machine, made);
 }
 
 /* Reads a two's complement number of any length. argument: size of its length field. */
-static enum evq_status op_long(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_long(struct evq_pickle_machine *machine, unsigned argument)
 {
     uint64_t bytes = 0;
     uint64_t value = 0;
 
-    if (!evq_machine_take_number(machine, argument, &bytes) || bytes > INT32_MAX) {
-        return evq_machine_cut(machine);
+    if (!evq_pickle_machine_take_number(machine, argument, &bytes) || bytes > INT32_MAX) {
+        return evq_pickle_machine_fault_cut(machine);
     }
-    const uint8_t *digits = evq_machine_take(machine, (size_t)bytes);
+    const uint8_t *digits = evq_pickle_machine_take(machine, (size_t)bytes);
     if (digits == NULL) {
-        return evq_machine_cut(machine);
+        return evq_pickle_machine_fault_cut(machine);
     }
     uint8_t fill = bytes > 0 && (digits[bytes - 1] & 0x80) != 0 ? 0xff : 0;
     for (unsigned i = 0; i < 8; i++) {
@@ -141,66 +145,66 @@ static enum evq_status op_long(struct evq_machine *machine, unsigned argument)
     }
     big = big || (bytes > 8 && (value >> 63 != 0) != (fill != 0));
     struct evq_pickle_node *made =
-        evq_machine_make(machine, big ? EVQ_PICKLE_BIG_INT : EVQ_PICKLE_INT);
+        evq_pickle_machine_make(machine, big ? EVQ_PICKLE_BIG_INT : EVQ_PICKLE_INT);
     if (made != NULL) {
         made->as.integer = (int64_t)value;
     }
-    return evq_machine_push(machine, made);
+    return evq_pickle_machine_push(machine, made);
 }
 
-static enum evq_status op_float(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_float(struct evq_pickle_machine *machine, unsigned argument)
 {
-    const uint8_t *at = evq_machine_take(machine, 8);
+    const uint8_t *at = evq_pickle_machine_take(machine, 8);
     uint64_t bits = 0;
 
     (void)argument; // One opcode only.
     if (at == NULL) {
-        return evq_machine_cut(machine);
+        return evq_pickle_machine_fault_cut(machine);
     }
     for (unsigned i = 0; i < 8; i++) {
         bits = bits << 8 | at[i]; // The one big-endian operand.
     }
-    struct evq_pickle_node *made = evq_machine_make(machine, EVQ_PICKLE_FLOAT);
+    struct evq_pickle_node *made = evq_pickle_machine_make(machine, EVQ_PICKLE_FLOAT);
     if (made != NULL) {
         memcpy(&made->as.real, &bits, sizeof(made->as.real));
     }
-    return evq_machine_push(machine, made);
+    return evq_pickle_machine_push(machine, made);
 }
 
-static enum evq_status push_text(struct evq_machine *machine, enum evq_pickle_kind kind,
+static enum evq_status push_text(struct evq_pickle_machine *machine, enum evq_pickle_kind kind,
                                  unsigned length_bytes)
 {
     uint64_t bytes = 0;
 
-    if (!evq_machine_take_number(machine, length_bytes, &bytes) || bytes > UINT32_MAX) {
-        return evq_machine_cut(machine);
+    if (!evq_pickle_machine_take_number(machine, length_bytes, &bytes) || bytes > UINT32_MAX) {
+        return evq_pickle_machine_fault_cut(machine);
     }
-    const uint8_t *text = evq_machine_take(machine, (size_t)bytes);
+    const uint8_t *text = evq_pickle_machine_take(machine, (size_t)bytes);
     if (text == NULL) {
-        return evq_machine_cut(machine);
+        return evq_pickle_machine_fault_cut(machine);
     }
-    struct evq_pickle_node *made = evq_machine_make(machine, kind);
+    struct evq_pickle_node *made = evq_pickle_machine_make(machine, kind);
     if (made != NULL) {
         made->count = (uint32_t)bytes;
         made->as.text = (const char *)text;
     }
-    return evq_machine_push(machine, made);
+    return evq_pickle_machine_push(machine, made);
 }
 
-static enum evq_status op_text(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_text(struct evq_pickle_machine *machine, unsigned argument)
 {
     return push_text(machine, EVQ_PICKLE_TEXT, argument);
 }
 
-static enum evq_status op_bytes(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_bytes(struct evq_pickle_machine *machine, unsigned argument)
 {
     return push_text(machine, EVQ_PICKLE_BYTES, argument);
 }
 
-static enum evq_status remember(struct evq_machine *machine, uint64_t index)
+static enum evq_status remember(struct evq_pickle_machine *machine, uint64_t index)
 {
-    if (!evq_machine_has(machine, 1)) {
-        return evq_machine_underflow(machine);
+    if (!evq_pickle_machine_has(machine, 1)) {
+        return evq_pickle_machine_fault_underflow(machine);
     }
     if (index >= machine->bytes) { // Writers count from 0, and every store takes at least one byte.
         return evq_error_set(machine->err, EVQ_E_LIMIT,
@@ -209,8 +213,9 @@ static enum evq_status remember(struct evq_machine *machine, uint64_t index)
     }
     void *memo = machine->memo;
     size_t capacity = machine->memo_capacity;
-    if (!evq_machine_reserve(&memo, (size_t)index, &capacity, sizeof(struct evq_pickle_node *))) {
-        return evq_machine_no_memory(machine);
+    if (!evq_pickle_machine_reserve(&memo, (size_t)index, &capacity,
+                                    sizeof(struct evq_pickle_node *))) {
+        return evq_pickle_machine_fault_no_memory(machine);
     }
     machine->memo = memo;
     memset(machine->memo + machine->memo_capacity, 0,
@@ -222,30 +227,30 @@ static enum evq_status remember(struct evq_machine *machine, uint64_t index)
 }
 
 /* argument: size of the index in bytes; 0: the next index. */
-static enum evq_status op_put(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_put(struct evq_pickle_machine *machine, unsigned argument)
 {
     uint64_t index = machine->memo_count;
 
-    if (argument > 0 && !evq_machine_take_number(machine, argument, &index)) {
-        return evq_machine_cut(machine);
+    if (argument > 0 && !evq_pickle_machine_take_number(machine, argument, &index)) {
+        return evq_pickle_machine_fault_cut(machine);
     }
     return remember(machine, index);
 }
 
-static enum evq_status op_get(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_get(struct evq_pickle_machine *machine, unsigned argument)
 {
     uint64_t index = 0;
 
-    if (!evq_machine_take_number(machine, argument, &index)) {
-        return evq_machine_cut(machine);
+    if (!evq_pickle_machine_take_number(machine, argument, &index)) {
+        return evq_pickle_machine_fault_cut(machine);
     }
     if (index >= machine->memo_capacity || machine->memo[index] == NULL) {
-        return evq_machine_fault(machine, "it reads a memo entry that was never stored");
+        return evq_pickle_machine_fault(machine, "it reads a memo entry that was never stored");
     }
-    return evq_machine_push(machine, machine->memo[index]);
+    return evq_pickle_machine_push(machine, machine->memo[index]);
 }
 
-static enum evq_status op_refused(struct evq_machine *machine, unsigned argument)
+static enum evq_status op_refused(struct evq_pickle_machine *machine, unsigned argument)
 {
     (void)argument; // The message names the opcode.
     return evq_error_set(machine->err, EVQ_E_UNSUPPORTED,
@@ -312,7 +317,7 @@ static const struct {
     ['Q'] = {evq_opcode_persistent, 0},
 };
 
-static enum evq_status run(struct evq_machine *machine)
+static enum evq_status run(struct evq_pickle_machine *machine)
 {
     enum evq_status status = EVQ_OK;
 
@@ -325,7 +330,7 @@ static enum evq_status run(struct evq_machine *machine)
         machine->opcode_at = machine->at++;
         uint8_t opcode = machine->data[machine->opcode_at];
         if (machine->opcode_at == 0 && opcode != 0x80) {
-            return evq_machine_fault(
+            return evq_pickle_machine_fault(
                 machine, "expected a protocol number first (protocols 0 and 1 are not read)");
         }
         evq_opcode_function function = opcodes[opcode].function;
@@ -335,7 +340,8 @@ static enum evq_status run(struct evq_machine *machine)
     return status;
 }
 
-static enum evq_status read_machine(struct evq_machine *machine, struct evq_pickle **ret_pickle)
+static enum evq_status read_machine(struct evq_pickle_machine *machine,
+                                    struct evq_pickle **ret_pickle)
 {
     size_t limit = machine->bytes > TREE_BYTES_MAX / TREE_BYTES_PER_BYTE - ((size_t)1 << 14)
                        ? TREE_BYTES_MAX
@@ -372,7 +378,7 @@ out:
 enum evq_status evq_pickle_read(const uint8_t *data, size_t bytes, struct evq_pickle **ret_pickle,
                                 struct evq_error *err)
 {
-    struct evq_machine machine = {.data = data, .bytes = bytes, .err = err};
+    struct evq_pickle_machine machine = {.data = data, .bytes = bytes, .err = err};
     struct evq_pickle *pickle = NULL;
     enum evq_status status = read_machine(&machine, &pickle);
 
@@ -391,7 +397,7 @@ enum evq_status evq_pickle_read_first(const uint8_t *data, size_t bytes,
                                       struct evq_pickle **ret_pickle, size_t *ret_bytes,
                                       struct evq_error *err)
 {
-    struct evq_machine machine = {.data = data, .bytes = bytes, .err = err};
+    struct evq_pickle_machine machine = {.data = data, .bytes = bytes, .err = err};
     enum evq_status status = read_machine(&machine, ret_pickle);
 
     if (status == EVQ_E_CORRUPT && machine.cut) {

@@ -3,20 +3,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum evq_status evq_machine_fault(struct evq_machine *machine, const char *what)
+enum evq_status evq_pickle_machine_fault(struct evq_pickle_machine *machine, const char *what)
 {
     return evq_error_set(machine->err, EVQ_E_CORRUPT, "pickle byte %zu (opcode 0x%02x): %s",
                          machine->opcode_at, machine->data[machine->opcode_at], what);
 }
 
-enum evq_status evq_machine_no_memory(struct evq_machine *machine)
+enum evq_status evq_pickle_machine_fault_no_memory(struct evq_pickle_machine *machine)
 {
     return evq_error_set(machine->err, EVQ_E_LIMIT,
                          "pickle byte %zu: more objects than a pickle of %zu bytes may hold",
                          machine->opcode_at, machine->bytes);
 }
 
-const uint8_t *evq_machine_take(struct evq_machine *machine, size_t bytes)
+const uint8_t *evq_pickle_machine_take(struct evq_pickle_machine *machine, size_t bytes)
 {
     if (bytes > machine->bytes - machine->at) {
         return NULL;
@@ -26,9 +26,10 @@ const uint8_t *evq_machine_take(struct evq_machine *machine, size_t bytes)
     return at;
 }
 
-bool evq_machine_take_number(struct evq_machine *machine, unsigned bytes, uint64_t *ret_value)
+bool evq_pickle_machine_take_number(struct evq_pickle_machine *machine, unsigned bytes,
+                                    uint64_t *ret_value)
 {
-    const uint8_t *at = evq_machine_take(machine, bytes);
+    const uint8_t *at = evq_pickle_machine_take(machine, bytes);
     uint64_t value = 0;
 
     if (at == NULL) {
@@ -41,13 +42,13 @@ bool evq_machine_take_number(struct evq_machine *machine, unsigned bytes, uint64
     return true;
 }
 
-enum evq_status evq_machine_cut(struct evq_machine *machine)
+enum evq_status evq_pickle_machine_fault_cut(struct evq_pickle_machine *machine)
 {
     machine->cut = true;
-    return evq_machine_fault(machine, "its operand reaches past the end of the pickle");
+    return evq_pickle_machine_fault(machine, "its operand reaches past the end of the pickle");
 }
 
-bool evq_machine_reserve(void **items, size_t count, size_t *capacity, size_t item_bytes)
+bool evq_pickle_machine_reserve(void **items, size_t count, size_t *capacity, size_t item_bytes)
 {
     if (count < *capacity) {
         return true;
@@ -62,35 +63,38 @@ bool evq_machine_reserve(void **items, size_t count, size_t *capacity, size_t it
     return true;
 }
 
-enum evq_status evq_machine_push(struct evq_machine *machine, struct evq_pickle_node *value)
+enum evq_status evq_pickle_machine_push(struct evq_pickle_machine *machine,
+                                        struct evq_pickle_node *value)
 {
     void *stack = machine->stack;
 
-    if (value == NULL || !evq_machine_reserve(&stack, machine->depth, &machine->stack_capacity,
-                                              sizeof(struct evq_pickle_node *))) {
-        return evq_machine_no_memory(machine);
+    if (value == NULL ||
+        !evq_pickle_machine_reserve(&stack, machine->depth, &machine->stack_capacity,
+                                    sizeof(struct evq_pickle_node *))) {
+        return evq_pickle_machine_fault_no_memory(machine);
     }
     machine->stack = stack;
     machine->stack[machine->depth++] = value;
     return EVQ_OK;
 }
 
-size_t evq_machine_floor_of(const struct evq_machine *machine)
+size_t evq_pickle_machine_floor_of(const struct evq_pickle_machine *machine)
 {
     return machine->mark_count == 0 ? 0 : machine->marks[machine->mark_count - 1];
 }
 
-bool evq_machine_has(const struct evq_machine *machine, size_t count)
+bool evq_pickle_machine_has(const struct evq_pickle_machine *machine, size_t count)
 {
-    return machine->depth - evq_machine_floor_of(machine) >= count;
+    return machine->depth - evq_pickle_machine_floor_of(machine) >= count;
 }
 
-enum evq_status evq_machine_underflow(struct evq_machine *machine)
+enum evq_status evq_pickle_machine_fault_underflow(struct evq_pickle_machine *machine)
 {
-    return evq_machine_fault(machine, "the stack holds too little");
+    return evq_pickle_machine_fault(machine, "the stack holds too little");
 }
 
-struct evq_pickle_node *evq_machine_make(struct evq_machine *machine, enum evq_pickle_kind kind)
+struct evq_pickle_node *evq_pickle_machine_make(struct evq_pickle_machine *machine,
+                                                enum evq_pickle_kind kind)
 {
     struct evq_pickle_node *made = evq_arena_alloc(machine->arena, sizeof(*made));
 
@@ -100,7 +104,8 @@ struct evq_pickle_node *evq_machine_make(struct evq_machine *machine, enum evq_p
     return made;
 }
 
-bool evq_machine_grow(struct evq_machine *machine, struct evq_pickle_node *container, size_t more)
+bool evq_pickle_machine_grow(struct evq_pickle_machine *machine, struct evq_pickle_node *container,
+                             size_t more)
 {
     size_t needed = (size_t)container->count + more;
 
@@ -122,14 +127,14 @@ bool evq_machine_grow(struct evq_machine *machine, struct evq_pickle_node *conta
     return true;
 }
 
-enum evq_status evq_machine_put_items(struct evq_machine *machine,
-                                      struct evq_pickle_node *container, size_t from)
+enum evq_status evq_pickle_machine_put_items(struct evq_pickle_machine *machine,
+                                             struct evq_pickle_node *container, size_t from)
 {
     size_t count = machine->depth - from;
 
     if (count > 0) {
-        if (!evq_machine_grow(machine, container, count)) {
-            return evq_machine_no_memory(machine);
+        if (!evq_pickle_machine_grow(machine, container, count)) {
+            return evq_pickle_machine_fault_no_memory(machine);
         }
         memcpy(container->as.items + container->count, machine->stack + from,
                count * sizeof(struct evq_pickle_node *));
@@ -139,7 +144,7 @@ enum evq_status evq_machine_put_items(struct evq_machine *machine,
     return EVQ_OK;
 }
 
-bool evq_machine_take_mark(struct evq_machine *machine, size_t *ret_from)
+bool evq_pickle_machine_take_mark(struct evq_pickle_machine *machine, size_t *ret_from)
 {
     if (machine->mark_count == 0) {
         return false;
@@ -148,7 +153,7 @@ bool evq_machine_take_mark(struct evq_machine *machine, size_t *ret_from)
     return true;
 }
 
-enum evq_status evq_machine_no_mark(struct evq_machine *machine)
+enum evq_status evq_pickle_machine_fault_no_mark(struct evq_pickle_machine *machine)
 {
-    return evq_machine_fault(machine, "there is no mark on the stack");
+    return evq_pickle_machine_fault(machine, "there is no mark on the stack");
 }

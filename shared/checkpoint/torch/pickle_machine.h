@@ -6,7 +6,7 @@
 #include "shared/base/arena.h"
 #include "shared/checkpoint/torch/pickle.h"
 
-struct evq_machine {
+struct evq_pickle_machine {
     struct evq_arena *arena; // Holds the tree.
     const uint8_t *data;
     size_t bytes;
@@ -30,68 +30,82 @@ struct evq_machine {
 };
 
 /* Executes one opcode. argument comes from the opcode table. */
-typedef enum evq_status (*evq_opcode_function)(struct evq_machine *machine, unsigned argument);
+typedef enum evq_status (*evq_opcode_function)(struct evq_pickle_machine *machine,
+                                               unsigned argument);
 
 /* EVQ_E_CORRUPT with the position of the current opcode. */
-enum evq_status evq_machine_fault(struct evq_machine *machine, const char *what) EVQ_CHECK_RESULT;
+enum evq_status evq_pickle_machine_fault(struct evq_pickle_machine *machine,
+                                         const char *what) EVQ_CHECK_RESULT;
 
 /* EVQ_E_LIMIT: the tree outgrew what a pickle of its size may need. */
-enum evq_status evq_machine_no_memory(struct evq_machine *machine) EVQ_CHECK_RESULT;
+enum evq_status
+evq_pickle_machine_fault_no_memory(struct evq_pickle_machine *machine) EVQ_CHECK_RESULT;
 
 /* Takes bytes of the operand; NULL: the pickle ends before them. */
-const uint8_t *evq_machine_take(struct evq_machine *machine, size_t bytes);
+const uint8_t *evq_pickle_machine_take(struct evq_pickle_machine *machine, size_t bytes);
 
 /* Takes a little-endian number of 1 to 8 bytes. */
-bool evq_machine_take_number(struct evq_machine *machine, unsigned bytes, uint64_t *ret_value);
+bool evq_pickle_machine_take_number(struct evq_pickle_machine *machine, unsigned bytes,
+                                    uint64_t *ret_value);
 
 /* EVQ_E_CORRUPT: the pickle ends inside an operand. */
-enum evq_status evq_machine_cut(struct evq_machine *machine) EVQ_CHECK_RESULT;
+enum evq_status evq_pickle_machine_fault_cut(struct evq_pickle_machine *machine) EVQ_CHECK_RESULT;
 
 /* Makes room for one more item after count items. The caller frees the memory. False: out of
  * memory. */
-bool evq_machine_reserve(void **items, size_t count, size_t *capacity, size_t item_bytes);
+bool evq_pickle_machine_reserve(void **items, size_t count, size_t *capacity, size_t item_bytes);
 
 /* value may be NULL: out of memory. */
-enum evq_status evq_machine_push(struct evq_machine *machine,
-                                 struct evq_pickle_node *value) EVQ_CHECK_RESULT;
+enum evq_status evq_pickle_machine_push(struct evq_pickle_machine *machine,
+                                        struct evq_pickle_node *value) EVQ_CHECK_RESULT;
 
 /* Stack depth that the last mark protects. */
-size_t evq_machine_floor_of(const struct evq_machine *machine);
+size_t evq_pickle_machine_floor_of(const struct evq_pickle_machine *machine);
 
 /* Whether at least count values are above the last mark. */
-bool evq_machine_has(const struct evq_machine *machine, size_t count);
+bool evq_pickle_machine_has(const struct evq_pickle_machine *machine, size_t count);
 
-enum evq_status evq_machine_underflow(struct evq_machine *machine) EVQ_CHECK_RESULT;
+enum evq_status
+evq_pickle_machine_fault_underflow(struct evq_pickle_machine *machine) EVQ_CHECK_RESULT;
 
 /* Makes a node. NULL: out of memory. */
-struct evq_pickle_node *evq_machine_make(struct evq_machine *machine, enum evq_pickle_kind kind);
+struct evq_pickle_node *evq_pickle_machine_make(struct evq_pickle_machine *machine,
+                                                enum evq_pickle_kind kind);
 
 /* Makes room for `more` items at the end of a container. */
-bool evq_machine_grow(struct evq_machine *machine, struct evq_pickle_node *container, size_t more);
+bool evq_pickle_machine_grow(struct evq_pickle_machine *machine, struct evq_pickle_node *container,
+                             size_t more);
 
 /* Moves the values above `from` into container. */
-enum evq_status evq_machine_put_items(struct evq_machine *machine,
-                                      struct evq_pickle_node *container,
-                                      size_t from) EVQ_CHECK_RESULT;
+enum evq_status evq_pickle_machine_put_items(struct evq_pickle_machine *machine,
+                                             struct evq_pickle_node *container,
+                                             size_t from) EVQ_CHECK_RESULT;
 
-bool evq_machine_take_mark(struct evq_machine *machine, size_t *ret_from);
+bool evq_pickle_machine_take_mark(struct evq_pickle_machine *machine, size_t *ret_from);
 
-enum evq_status evq_machine_no_mark(struct evq_machine *machine) EVQ_CHECK_RESULT;
+enum evq_status
+evq_pickle_machine_fault_no_mark(struct evq_pickle_machine *machine) EVQ_CHECK_RESULT;
 
 /* Containers, names and objects: pickle_objects.c. */
-enum evq_status evq_opcode_empty(struct evq_machine *machine, unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_collect(struct evq_machine *machine, unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_tuple(struct evq_machine *machine, unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_add_items(struct evq_machine *machine,
+enum evq_status evq_opcode_empty(struct evq_pickle_machine *machine,
+                                 unsigned argument) EVQ_CHECK_RESULT;
+enum evq_status evq_opcode_collect(struct evq_pickle_machine *machine,
+                                   unsigned argument) EVQ_CHECK_RESULT;
+enum evq_status evq_opcode_tuple(struct evq_pickle_machine *machine,
+                                 unsigned argument) EVQ_CHECK_RESULT;
+enum evq_status evq_opcode_add_items(struct evq_pickle_machine *machine,
                                      unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_add_item(struct evq_machine *machine,
+enum evq_status evq_opcode_add_item(struct evq_pickle_machine *machine,
                                     unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_global(struct evq_machine *machine, unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_stack_global(struct evq_machine *machine,
+enum evq_status evq_opcode_global(struct evq_pickle_machine *machine,
+                                  unsigned argument) EVQ_CHECK_RESULT;
+enum evq_status evq_opcode_stack_global(struct evq_pickle_machine *machine,
                                         unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_call(struct evq_machine *machine, unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_build(struct evq_machine *machine, unsigned argument) EVQ_CHECK_RESULT;
-enum evq_status evq_opcode_persistent(struct evq_machine *machine,
+enum evq_status evq_opcode_call(struct evq_pickle_machine *machine,
+                                unsigned argument) EVQ_CHECK_RESULT;
+enum evq_status evq_opcode_build(struct evq_pickle_machine *machine,
+                                 unsigned argument) EVQ_CHECK_RESULT;
+enum evq_status evq_opcode_persistent(struct evq_pickle_machine *machine,
                                       unsigned argument) EVQ_CHECK_RESULT;
 
 #endif

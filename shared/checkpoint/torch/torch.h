@@ -66,7 +66,7 @@ bool evq_torch_variant_key(const char *variant, size_t i, char *out, size_t out_
 bool evq_torch_is_regular(const char *variant);
 
 /* Returns the value at a dotted path below node, or NULL. Keys may contain dots. Passes through
- * dicts, attributes of objects, and lists by index. In scalar.c. */
+ * dicts, attributes of objects, and lists by index. */
 const struct evq_pickle_node *evq_torch_find(const struct evq_pickle_node *node, const char *path);
 
 /* Called with each tensor below a value and its dotted name (valid during the call). */

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/torch/torch.h"
 
 /* An expanded view may be larger than its file, up to this size. */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/base/utf8.h"
 #include "shared/checkpoint/json.h"
 #include "shared/checkpoint/torch/torch.h"
 
@@ -42,7 +43,7 @@ static enum evq_status append_key(struct walk *walk, const struct evq_pickle_nod
         return evq_error_set(walk->err, EVQ_E_LIMIT, "a tensor name of more than %d bytes",
                              EVQ_CHECKPOINT_NAME_BYTES_MAX);
     }
-    if (bytes == 0 || memchr(text, '\0', bytes) != NULL || !evq_json_utf8(text, bytes, NULL)) {
+    if (bytes == 0 || memchr(text, '\0', bytes) != NULL || evq_utf8_valid(text, bytes) < bytes) {
         return evq_error_set(walk->err, EVQ_E_CORRUPT,
                              "a key of the weights is empty, holds a NUL or is not UTF-8");
     }

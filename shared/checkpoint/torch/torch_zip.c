@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/torch/torch.h"
 #include "shared/checkpoint/torch/zip.h"

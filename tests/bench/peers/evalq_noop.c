@@ -37,7 +37,7 @@ static uint32_t suite(struct evq_queue *queue)
                                           .where = "evalq_noop"};
     uint32_t class_number = 0;
 
-    check(evq_queue_suite(queue, &offer, false, &class_number, &error));
+    check(evq_queue_suite_register(queue, &offer, false, &class_number, &error));
     return class_number;
 }
 

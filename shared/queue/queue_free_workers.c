@@ -3,9 +3,10 @@
 
 #include "shared/queue/queue_call.h"
 
-enum evq_status evq_queue_idle_workers(struct evq_queue *queue, const char *run, const char *needs,
-                                       const char *const *suites, uint32_t suite_count,
-                                       uint64_t *ret_free, struct evq_error *err)
+enum evq_status evq_queue_free_workers_take(struct evq_queue *queue, const char *run,
+                                            const char *needs, const char *const *suites,
+                                            uint32_t suite_count, uint64_t *ret_free,
+                                            struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
     uint64_t free_mask = 0;
@@ -36,7 +37,7 @@ enum evq_status evq_queue_idle_workers(struct evq_queue *queue, const char *run,
     }
     evq_reply_free(reply);
     if (!good) {
-        return evq_queue_call_shape(queue, err);
+        return evq_queue_call_malformed(queue, err);
     }
     *ret_free = free_mask;
     return EVQ_OK;

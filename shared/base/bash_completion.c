@@ -1,9 +1,9 @@
-#include "shared/base/completion.h"
+#include "shared/base/bash_completion.h"
 
 #include <errno.h>
 #include <string.h>
 
-struct program { // The arguments of evq_completion_write().
+struct program { // The arguments of evq_bash_completion_write().
     const char *name;
     const struct evq_man *const *mans;
     size_t count;
@@ -172,8 +172,8 @@ static void bash_print(const struct program *program, FILE *out)
     (void)fprintf(out, " %s\n", program->name);
 }
 
-enum evq_status evq_completion_write(const struct evq_man *const *mans, size_t count,
-                                     const char *directory, struct evq_error *err)
+enum evq_status evq_bash_completion_write(const struct evq_man *const *mans, size_t count,
+                                          const char *directory, struct evq_error *err)
 {
     const struct program program = {.name = mans[0]->name, .mans = mans, .count = count};
     char path[4096];
@@ -194,10 +194,10 @@ enum evq_status evq_completion_write(const struct evq_man *const *mans, size_t c
     return EVQ_OK;
 }
 
-enum evq_status evq_completion_pages(const struct evq_man *man, const char *directory,
-                                     struct evq_error *err)
+enum evq_status evq_bash_completion_pages(const struct evq_man *man, const char *directory,
+                                          struct evq_error *err)
 {
     const enum evq_status status = evq_man_write(man, directory, err);
 
-    return status == EVQ_OK ? evq_completion_write(&man, 1, directory, err) : status;
+    return status == EVQ_OK ? evq_bash_completion_write(&man, 1, directory, err) : status;
 }

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "shared/checkpoint/adapter/adapter_merge.h"
-#include "shared/checkpoint/format.h"
+#include "shared/checkpoint/checkpoint_builder.h"
+#include "shared/checkpoint/dtype.h"
 #include "shared/checkpoint/tensor_read.h"
 
 const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint,
@@ -39,14 +40,14 @@ enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
     if (size == 0) {
         // The elements are unknown, but the size is known.
         if (tensor->contiguous && out_bytes == tensor->bytes) {
-            return evq_tensor_name_error(
+            return evq_tensor_error_prefix(
                 tensor, evq_tensor_read_elements(checkpoint, tensor, out, out_bytes, 1, err), err);
         }
-        return evq_tensor_name_error(tensor,
-                                     evq_error_set(err, EVQ_E_UNSUPPORTED,
-                                                   "dtype %s has no whole bytes per element",
-                                                   tensor->dtype_name),
-                                     err);
+        return evq_tensor_error_prefix(tensor,
+                                       evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                                     "dtype %s has no whole bytes per element",
+                                                     tensor->dtype_name),
+                                       err);
     }
     enum evq_status status =
         out_bytes % size == 0
@@ -58,7 +59,7 @@ enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
                      ? evq_merge_read_raw(checkpoint, tensor->merge, out, out_bytes / size, err)
                      : evq_tensor_read_elements(checkpoint, tensor, out, out_bytes, size, err);
     }
-    return evq_tensor_name_error(tensor, status, err);
+    return evq_tensor_error_prefix(tensor, status, err);
 }
 
 enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,
@@ -72,5 +73,5 @@ enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,
     if (status == EVQ_OK && elements > 0) {
         status = evq_merge_read_f32(checkpoint, tensor->merge, out, elements, err);
     }
-    return evq_tensor_name_error(tensor, status, err);
+    return evq_tensor_error_prefix(tensor, status, err);
 }
