@@ -2,7 +2,8 @@
 # bytes) and the build number of DIR/BUILD. The files of library/ come first, in this order. Each function's file follows in a block
 # of its own, so that its local names are its own: Lua allows 200 local names in one scope.
 set(library base job flow backfill prefer sweep results view ticket plain_submits plain_ends keys)
-file(GLOB functions ${DIR}/attempt/*.lua ${DIR}/operate/*.lua ${DIR}/results/*.lua ${DIR}/submit/*.lua)
+file(GLOB functions ${DIR}/attempt/*.lua ${DIR}/operate/*.lua ${DIR}/results/*.lua ${DIR}/submit/*.lua
+    ${DIR}/tickets/*.lua)
 list(SORT functions)
 file(READ ${DIR}/BUILD build)
 string(STRIP "${build}" build)
