@@ -22,7 +22,7 @@
 #include "logger/run_directories.h"
 #include "logger/sinks/sink.h"
 #include "shared/base/file.h"
-#include "shared/queue/pin_path.h"
+#include "shared/checkpoint/pin_path.h"
 #include "shared/verify/saved_weights.h"
 
 #define LOOK_MS 2000 // Most time to wait for a file server; other runs' results wait too.

@@ -1,10 +1,11 @@
 #include "logger/sinks/mlflow_model.h"
-#include "shared/queue/pin_path.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "shared/checkpoint/pin_path.h"
 
 #define KEPT    64 // Models that are remembered. Results of one checkpoint arrive close together.
 #define TAG_KEY "evalq.checkpoint"

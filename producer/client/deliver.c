@@ -7,8 +7,8 @@
 #include "producer/client/overwrite.h"
 #include "producer/client/sender.h"
 #include "shared/base/clock.h"
+#include "shared/checkpoint/pin_path.h"
 #include "shared/queue/codec.h"
-#include "shared/queue/pin_path.h"
 
 #define BATCH_MAX      100
 #define RETRY_FIRST_MS 100

@@ -7,8 +7,6 @@
 
 enum {
     CLAIMS_MAX = 64,
-    WORKER_JSON_BYTES_MAX = 8192,
-    BEAT_STATUS_BYTES_MAX = 64,
     // The head of claim's reply.
     HEAD_NOW = 1,
     HEAD_VERSION,
@@ -227,69 +225,4 @@ enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_
     }
     evq_reply_free(reply);
     return status;
-}
-
-static bool read_beat(const struct evq_reply *word, struct evq_beat *beat)
-{
-    if (evq_queue_reply_is(word, "ok")) {
-        beat->answer = EVQ_BEAT_OK;
-    } else if (evq_queue_reply_is(word, "cancel")) {
-        beat->answer = EVQ_BEAT_CANCEL;
-    } else if (evq_queue_reply_is(word, "stale")) {
-        beat->answer = EVQ_BEAT_STALE;
-    } else {
-        return false;
-    }
-    return true;
-}
-
-enum evq_status evq_queue_heartbeat(struct evq_queue *queue, const char *worker,
-                                    const char *worker_json, int64_t lease_ms,
-                                    struct evq_beat *beats, size_t beat_count,
-                                    int64_t *ret_classes_version, struct evq_error *err)
-{
-    struct evq_reply *reply = NULL;
-    int64_t version = 0;
-
-    if (worker_json != NULL && strlen(worker_json) > WORKER_JSON_BYTES_MAX) {
-        return evq_error_set(err, EVQ_E_LIMIT, "a worker's description of %zu bytes, allowed %d",
-                             strlen(worker_json), WORKER_JSON_BYTES_MAX);
-    }
-    evq_queue_call_begin(queue, "heartbeat", false);
-    evq_queue_call_worker(queue, worker);
-    evq_queue_call_text(queue, worker);
-    evq_queue_call_text(queue, worker_json);
-    evq_queue_call_number(queue, lease_ms);
-    evq_queue_call_number(queue, (int64_t)beat_count);
-    for (size_t i = 0; i < beat_count; i++) {
-        evq_queue_call_text(queue, beats[i].id);
-        evq_queue_call_text(queue, beats[i].token);
-        evq_queue_call_number(queue, beats[i].done);
-        evq_queue_call_number(queue, beats[i].total);
-        evq_queue_call_cut(queue, beats[i].status, BEAT_STATUS_BYTES_MAX);
-    }
-    enum evq_status status = evq_queue_call_send(queue, &reply, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    bool good = reply->type == EVQ_REPLY_ARRAY && reply->item_count == beat_count + 2 &&
-                evq_queue_reply_number(reply->items[1], &version);
-    for (size_t i = 0; i < beat_count && good; i++) {
-        good = read_beat(reply->items[2 + i], &beats[i]);
-    }
-    if (!good) {
-        status = evq_queue_call_malformed(queue, err);
-    } else if (ret_classes_version != NULL) {
-        *ret_classes_version = version;
-    }
-    evq_reply_free(reply);
-    return status;
-}
-
-enum evq_status evq_queue_worker_leave(struct evq_queue *queue, const char *worker,
-                                       struct evq_error *err)
-{
-    evq_queue_call_begin(queue, "leave", false);
-    evq_queue_call_text(queue, worker);
-    return evq_queue_call_send_ok(queue, err);
 }

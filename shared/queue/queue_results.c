@@ -5,7 +5,14 @@
 #include "shared/queue/codec.h"
 #include "shared/queue/queue_call.h"
 
-enum { RESULTS_COUNT = 100, ENTRIES_MAX = 10000, ACK_COUNT = 1000, LAST_ERROR_BYTES_MAX = 200 };
+enum {
+    RESULTS_COUNT = 100,
+    ENTRIES_MAX = 10000,
+    ACK_COUNT = 1000,
+    LAST_ERROR_BYTES_MAX = 200,
+    BAD_BYTES_MAX = 65536,
+    BAD_REASON_BYTES_MAX = 512
+};
 
 enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, int64_t *cursor,
                                       evq_result_fn on_result, void *context, struct evq_error *err)
@@ -424,4 +431,14 @@ enum evq_status evq_queue_best_find(struct evq_queue *queue, const char *run, co
     }
     evq_reply_free(reply);
     return status;
+}
+
+enum evq_status evq_queue_quarantine(struct evq_queue *queue, const void *data, size_t bytes,
+                                     const char *reason, struct evq_error *err)
+{
+    evq_queue_call_begin(queue, "bad", false);
+    // The beginning of an oversized record is enough to see what it was.
+    evq_queue_call_bytes(queue, data, bytes < BAD_BYTES_MAX ? bytes : BAD_BYTES_MAX);
+    evq_queue_call_cut(queue, reason, BAD_REASON_BYTES_MAX);
+    return evq_queue_call_send_ok(queue, err);
 }

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/checkpoint/pin_path.h"
 #include "shared/queue/job.h"
-#include "shared/queue/pin_path.h"
 #include "shared/redis/conn_url.h"
 #include "tests/fuzz/check.h"
 

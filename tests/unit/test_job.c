@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "shared/checkpoint/pin_path.h"
 #include "shared/queue/job.h"
-#include "shared/queue/pin_path.h"
 #include "tests/fixture/check.h"
 
 static struct evq_job *job_good(void)

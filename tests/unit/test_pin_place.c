@@ -14,7 +14,7 @@
 
 #include "producer/client/pins/pin.h"
 #include "producer/client/pins/tree_copy.h"
-#include "shared/queue/pin_path.h"
+#include "shared/checkpoint/pin_path.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 

@@ -15,7 +15,7 @@
 #include "producer/cli/view.h"
 #include "producer/client/pins/pin.h"
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/queue/pin_path.h"
+#include "shared/checkpoint/pin_path.h"
 #include "shared/samples/samples_remove.h"
 #include "shared/verify/saved_weights.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "producer/client/pins/tree_copy.h"
-#include "shared/queue/pin_path.h"
+#include "shared/checkpoint/pin_path.h"
 
 /* The checkpoint that a result is of, made when it is new; NULL: it has none, or no memory. */
 static struct evq_retention_checkpoint *one_of(struct evq_retention *retention,

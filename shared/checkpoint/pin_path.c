@@ -1,4 +1,4 @@
-#include "shared/queue/pin_path.h"
+#include "shared/checkpoint/pin_path.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Paths of pinned checkpoints: OUT/.evalq/pins/PIN/NAME is a temporary copy of OUT/NAME. Any
  * thread. */
-#ifndef EVQ_SHARED_QUEUE_PIN_PATH_H
-#define EVQ_SHARED_QUEUE_PIN_PATH_H
+#ifndef EVQ_SHARED_CHECKPOINT_PIN_PATH_H
+#define EVQ_SHARED_CHECKPOINT_PIN_PATH_H
 
 #include <stdbool.h>
 #include <stddef.h>
