@@ -24,8 +24,8 @@ refuse() {
 include='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
 refuse shared "$include\"(producer|worker|logger|kernels)/" "shared/ includes a program or a backend"
 # The folders of shared/, from the bottom up: each may include itself and those named.
-for folder in 'base' 'redis base' 'queue redis base' 'config queue redis base' 'checkpoint base' 'statistics base' \
-    'samples statistics queue base'; do
+for folder in 'base' 'redis base' 'queue redis base' 'remote base' 'config remote queue redis base' 'checkpoint base' \
+    'statistics base' 'samples statistics queue base'; do
     name=${folder%% *}
     refuse "shared/$name" "$include\"shared/" "shared/$name/ includes a folder above it" \
         "\"shared/($(echo "$folder" | tr ' ' '|'))/"
