@@ -98,6 +98,7 @@ static enum evq_status read_map(const json_t *request, const char *name,
 static enum evq_status load(struct session *session, json_t *request, struct evq_error *err)
 {
     const char *path = json_string_value(json_object_get(request, "load"));
+    const json_t *variant = json_object_get(request, "variant");
     struct evq_task_config how = {
         .name = "", .model = session->model, .data = session->data, .options = session->options};
     struct evq_native_scorer_model model;
@@ -105,6 +106,9 @@ static enum evq_status load(struct session *session, json_t *request, struct evq
 
     if (path == NULL) {
         return bad_line(err, "load is not a path");
+    }
+    if (variant != NULL && !json_is_string(variant)) {
+        return bad_line(err, "variant is not a name");
     }
     enum evq_status status = read_map(request, "model", session->model, &how.model_count, err);
     if (status == EVQ_OK) {
@@ -117,7 +121,8 @@ static enum evq_status load(struct session *session, json_t *request, struct evq
         return status;
     }
     session->refusal.status = EVQ_OK;
-    status = evq_native_scorer_load(session->scorer, path, &how, &model, &fault);
+    status = evq_native_scorer_load(session->scorer, path, json_string_value(variant), &how, &model,
+                                    &fault);
     json_decref(session->loaded);
     session->loaded = json_incref(request);
     if (status != EVQ_OK) {

@@ -4,9 +4,9 @@
  *
  * Each request is a JSON object on one line of at most 64 MiB:
  *
- *   {"load": PATH, "model": {}, "data": {}, "options": {}}   opens a checkpoint; the maps are those
- *       of a task, with strings as values: data has `tokenizer` and `prefix`, options `compute` and
- *       `length`
+ *   {"load": PATH, "variant": TEXT, "model": {}, "data": {}, "options": {}}   opens a checkpoint;
+ *       the maps are those of a task, with strings as values: data has `tokenizer` and `prefix`,
+ *       options `compute` and `length`; only PATH is required
  *   {"context": TEXT, "texts": [TEXT, ...]}      continuations of a context; they wait, and there
  *       is no answer
  *   {"texts": [TEXT, ...]}                       the same for whole texts

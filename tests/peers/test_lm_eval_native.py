@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from typing import Any, Dict, List, Tuple
 
@@ -110,6 +111,22 @@ class NativeTest(unittest.TestCase):
             self.agree(model, second)
             self.assertIs(model._engine._process, process)
             self.assertIsNone(process.poll())
+
+    def test_each_variant_of_a_file_has_its_own_scores(self) -> None:
+        regular, average = self.checkpoint("gpt2"), self.checkpoint("gpt2", SEED + 1)
+        folder = shutil.copytree(regular, os.path.join(self.out, "both"))
+        os.unlink(os.path.join(folder, "model.safetensors"))
+        file = os.path.join(folder, "both.pt")
+        load = transformers.GPT2LMHeadModel.from_pretrained
+        torch.save({"state_dict": load(regular).state_dict(), "ema_state_dict": load(average).state_dict()}, file)
+        request = [types.SimpleNamespace(args=("It was", " the best of times"))]
+        model = EvalqLM(pretrained=file, variant="ema", threads=1)
+        found = [model.loglikelihood(request)]
+        for path in (file, regular, average):
+            model.load_checkpoint(path)
+            found.append(model.loglikelihood(request))
+        self.assertEqual(found, [found[3], found[2], found[2], found[3]])
+        self.assertNotEqual(found[2], found[3])
 
     def test_another_tokenizer_comes_from_transformers(self) -> None:
         """evalq cannot read WordLevel, so the harness's own way makes the tokens."""

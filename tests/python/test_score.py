@@ -70,7 +70,7 @@ class ScoreTest(unittest.TestCase):
         self.addCleanup(lambda: self.engine.close())
 
     def load(self, path: str, **maps: Dict[str, str]) -> Dict[str, Any]:
-        return self.engine.load(path, maps)
+        return self.engine.load(path, "regular", maps)
 
     def gpt2(self) -> str:
         return write_gpt2(os.path.join(self.folder, "gpt2"))
@@ -160,6 +160,8 @@ class ScoreTest(unittest.TestCase):
                 self.load(path, **maps)
             self.assertIn(words, str(caught.exception))
             self.assertIn("before a checkpoint was loaded", self.refused({"texts": [[1]]}))
+        with self.assertRaisesRegex(ValueError, "the file holds no EMA weights"):
+            self.engine.load(os.path.join(SOURCE, "tests/data/checkpoints/made/nanogpt.pt"), "ema", {})
         self.assertEqual(self.load(gpt2, options={"length": "8"})["context"], 8)
         mixed = self.gpt2()
         shutil.copy(os.path.join(MODELS, "gpt2", "config.json"), mixed)
@@ -173,6 +175,7 @@ class ScoreTest(unittest.TestCase):
             (b"[]", b"expected an object with load, texts or score"),
             (b'{"score": false}', b"expected an object with load, texts or score"),
             (b'{"load": 1}', b"load is not a path"),
+            (b'{"load": "x", "variant": 1}', b"variant is not a name"),
             (b'{"load": "x", "data": []}', b"model, data and options are maps with at most 64 keys"),
             (b'{"load": "x", "data": {"prefix": 1}}', b"the values of model, data and options are strings"),
             (b'{"texts": []}', b"texts is not a list of 1 to 65536 texts"),

@@ -22,7 +22,7 @@ class NativeScores:
         self.close: Callable[[], Any] = lambda: None
         self.listener: Optional[Callable[[int, int], None]] = None
 
-    def load(self, path: str, maps: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
+    def load(self, path: str, variant: str, maps: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(
@@ -30,7 +30,7 @@ class NativeScores:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
             )  # fmt: skip
             self.close = weakref.finalize(self, _end, self._process)
-        return self._ask([{"load": path, **maps}])
+        return self._ask([{"load": path, "variant": variant, **maps}])
 
     def score(self, requests: Iterable[Dict[str, Any]]) -> List[Score]:
         def lines() -> Iterable[Dict[str, Any]]:

@@ -111,7 +111,7 @@ class Harness:
 
     def _load(self, checkpoint: Checkpoint) -> None:
         if self._lm is not None and self._options.model == "evalq":
-            self._lm.load_checkpoint(checkpoint.path)
+            self._lm.load_checkpoint(checkpoint.path, checkpoint.variant)
             return
         definition = _read_definition(checkpoint.path)
         model = getattr(self._lm, "model", None)
@@ -126,6 +126,8 @@ class Harness:
         options = self._options
         arguments = utils.simple_parse_args_string(options.model_args)
         arguments = {**arguments, "pretrained": checkpoint.path}  # A path may contain commas.
+        if options.model == "evalq":
+            arguments["variant"] = checkpoint.variant
         more = {
             "batch_size": options.batch_size,
             "max_batch_size": None,

@@ -39,6 +39,7 @@ class EvalqLM(TemplateLM):  # type: ignore[misc]
     def __init__(
         self,
         pretrained: str,
+        variant: str = "regular",
         tokenizer: str = "",
         dtype: str = "auto",
         max_length: Optional[int] = None,
@@ -62,11 +63,11 @@ class EvalqLM(TemplateLM):  # type: ignore[misc]
         if device not in (None, "cuda", "cuda:0"):  # cuda:0 is the default of the harness's command.
             words += ["--devices", str(device).replace("cuda:", "")]
         self._engine = NativeScores(words)
-        self.load_checkpoint(pretrained)
+        self.load_checkpoint(pretrained, variant)
 
-    def load_checkpoint(self, path: str) -> None:
-        """Evaluates the checkpoint at path from now on."""
-        self._path = path
+    def load_checkpoint(self, path: str, variant: str = "regular") -> None:
+        """Evaluates these weights of the checkpoint at path from now on."""
+        self._path, self._variant = path, variant
         self._tokenizer: Any = None
         self._loaded = self._load(self._prefix)
         self._reads_text = self._loaded["no_tokenizer"] == ""
@@ -78,7 +79,7 @@ class EvalqLM(TemplateLM):  # type: ignore[misc]
         if prefix is not None:
             data["prefix"] = str(prefix)
         maps = {"model": self._model, "data": data, "options": self._options}
-        return self._engine.load(self._path, maps)
+        return self._engine.load(self._path, self._variant, maps)
 
     def listen(self, listener: Optional[Callable[[int, int], None]]) -> None:
         """listener(done, total) is called while requests are scored."""

@@ -158,7 +158,7 @@ static enum evq_status describe(struct evq_native_scorer *scorer,
 }
 
 enum evq_status evq_native_scorer_load(struct evq_native_scorer *scorer, const char *path,
-                                       const struct evq_task_config *how,
+                                       const char *variant, const struct evq_task_config *how,
                                        struct evq_native_scorer_model *ret_model,
                                        struct evq_error *err)
 {
@@ -171,6 +171,7 @@ enum evq_status evq_native_scorer_load(struct evq_native_scorer *scorer, const c
         scorer->request.root_fd = scorer->place.root_fd;
         scorer->request.root_path = scorer->place.root;
         scorer->request.path = scorer->place.path;
+        scorer->request.variant = variant;
         status = evq_native_open_checkpoint(&scorer->run, err);
     }
     if (status == EVQ_OK) {
