@@ -12,14 +12,24 @@ import sys
 import time
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GPT2Config, GPT2LMHeadModel, Olmo2Config, Olmo2ForCausalLM, OlmoeConfig, OlmoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+)
 
+SHARED = dict(vocab_size=50304, hidden_size=768, num_attention_heads=12, max_position_embeddings=2048)
+SAVED = {  # Models that beside_torch.py saves and lm_scores reads: about as large as GPT-2 124M.
+    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SHARED, num_hidden_layers=12, intermediate_size=2048)),
+    "olmoe": lambda: OlmoeForCausalLM(
+        OlmoeConfig(**SHARED, num_hidden_layers=8, intermediate_size=512, num_experts=16, num_experts_per_tok=4)),
+}
 SHAPES = [(1, 1024), (4, 256), (8, 1024)]
 
 
 def model_of(name, dtype):
     torch.manual_seed(20261121)
-    if name == "gpt2":
+    if name in SAVED:
+        model = SAVED[name]()
+    elif name == "gpt2":
         model = GPT2LMHeadModel(GPT2Config())
     else:
         model = Qwen3ForCausalLM(Qwen3Config(

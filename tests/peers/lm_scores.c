@@ -1,15 +1,17 @@
 /*
- * lm_scores CHECKPOINT TOKENS [--bf16] [KEY=VALUE ...]: loads a language model with evalq's own
- * reader, models, loader and CPU kernels, and prints as JSON how likely each token of each sequence
- * is after those before it. TOKENS: a file of lines, each the ids of one sequence. KEY=VALUE: model
- * options, after --bf16 where it is to compute so. Exit status 1 with the sentence on stderr where
- * something is refused.
+ * lm_scores CHECKPOINT TOKENS [--bf16] [--time=THREADS] [KEY=VALUE ...]: loads a language model
+ * with evalq's own reader, models, loader and CPU kernels, and prints as JSON how likely each token
+ * of each sequence is after those before it. TOKENS: a file of lines, each the ids of one sequence.
+ * KEY=VALUE: model options, after --bf16 where it is to compute so. --time: computes twice with so
+ * many threads, and prints the seconds of the second time, by the wall and by the processor. Exit
+ * status 1 with the sentence on stderr where something is refused.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "worker/loader/loader.h"
@@ -118,11 +120,36 @@ static void print_scores(const struct text *text, const struct evq_model *model,
     (void)printf("], \"nll\": %.17g}\n", total / text->scores);
 }
 
+static double seconds_of(clockid_t clock)
+{
+    struct timespec now;
+
+    (void)clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Computes once more, and prints what the time was. */
+static enum evq_status time_again(void *state, const struct evq_batch *batch,
+                                  struct evq_row_result *results, struct evq_error *err)
+{
+    const double wall = seconds_of(CLOCK_MONOTONIC);
+    const double processor = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+
+    const enum evq_status status = evq_backend_cpu.exec(state, batch, results, err);
+    if (status == EVQ_OK) {
+        (void)printf("{\"seconds\": %.6f, \"processor_seconds\": %.6f}\n",
+                     seconds_of(CLOCK_MONOTONIC) - wall,
+                     seconds_of(CLOCK_PROCESS_CPUTIME_ID) - processor);
+    }
+    return status;
+}
+
+/* threads: -1: without a second time. */
 static enum evq_status score(const struct evq_model_request *request, const struct text *text,
-                             enum evq_compute compute, struct evq_error *err)
+                             enum evq_compute compute, int32_t threads, struct evq_error *err)
 {
     const struct evq_backend_ops *backend = &evq_backend_cpu;
-    const struct evq_backend_config config = {.threads = 0};
+    const struct evq_backend_config config = {.threads = threads > 0 ? threads : 0};
     struct evq_row_result *results = calloc((size_t)text->scores, sizeof(*results));
     struct evq_model *model = NULL;
     void *state = NULL;
@@ -152,6 +179,9 @@ static enum evq_status score(const struct evq_model_request *request, const stru
     }
     if (status == EVQ_OK) {
         status = backend->exec(state, &batch, results, err);
+    }
+    if (status == EVQ_OK && threads >= 0) {
+        status = time_again(state, &batch, results, err);
     }
     if (status == EVQ_OK) {
         print_scores(text, model, &loaded, results);
@@ -184,13 +214,20 @@ int main(int argc, char **argv)
     struct evq_error err = {.message = "bad usage"};
     enum evq_compute compute = EVQ_COMPUTE_F32;
     enum evq_status status = EVQ_E_INVALID;
+    int32_t threads = -1;
 
     if (argc > 3 && strcmp(argv[3], "--bf16") == 0) {
         compute = EVQ_COMPUTE_BF16;
         memmove(argv + 3, argv + 4, (size_t)(argc-- - 4) * sizeof(*argv));
     }
+    if (argc > 3 && strncmp(argv[3], "--time=", 7) == 0) {
+        threads = (int32_t)strtol(argv[3] + 7, NULL, 10);
+        memmove(argv + 3, argv + 4, (size_t)(argc-- - 4) * sizeof(*argv));
+    }
     if (argc < 3 || !read_options(argc - 3, argv + 3, pairs) || !read_text(argv[2], &text)) {
-        (void)fprintf(stderr, "usage: lm_scores CHECKPOINT TOKENS [--bf16] [KEY=VALUE ...]\n");
+        (void)fprintf(
+            stderr,
+            "usage: lm_scores CHECKPOINT TOKENS [--bf16] [--time=THREADS] [KEY=VALUE ...]\n");
         return 2;
     }
     const struct evq_task_config task = {
@@ -217,7 +254,7 @@ int main(int argc, char **argv)
                                                   .head = {.kind = EVQ_OP_SCORE},
                                                   .rows_max = text.rows,
                                                   .length_max = text.longest};
-        status = score(&request, &text, compute, &err);
+        status = score(&request, &text, compute, threads, &err);
     }
     if (status != EVQ_OK) {
         (void)fprintf(stderr, "%s: %s\n", evq_status_name(status), err.message);
