@@ -146,7 +146,8 @@ static enum evq_status write_lm_eval(struct evq_cli *cli, const char *value, str
 
     evq_buffer_text(out,
                     "evaluators:\n  lm-eval:\n    kind: persistent # The harness and its tasks "
-                    "stay in memory.\n    argv: [python3, -m, evalq.lm_eval]\n    directory: "
+                    "stay in memory.\n    argv: [python3, -m, evalq.lm_eval] # With --model, "
+                    "evalq: log-likelihoods on evalq's own engine.\n    directory: "
                     ".\n    env_pass: [PYTHONPATH, \"HF_*\"] # Other variables are not passed "
                     "on.\n    start_seconds: 600\nsuites:\n  " SUITE
                     ":\n    evaluator: lm-eval\n    tasks:\n");
