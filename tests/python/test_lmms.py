@@ -1,4 +1,4 @@
-"""Tests the clients of the LMMS-Eval server with evalq-gateway: both dialects, several jobs at
+"""Tests the clients of the LMMS-Eval server with evalq-gateway: the public dialect, several jobs at
 once, and errors."""
 
 from __future__ import annotations
@@ -6,128 +6,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import unittest
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
-from lmms_client import EvalClient, EvalServerBackend, HttpError, exchange, metrics_of
-from scene import BIN, DEADLINE, SOURCE, SceneTest, until
-
-# These are the command lines of lmms-eval and accelerate.
-PEER = os.path.join(SOURCE, "tests", "data", "evaluators", "lmms")
-RUN = os.path.join(SOURCE, "deploy", "suites", "lmms_eval_run.py")
-KEEP = os.path.join(SOURCE, "deploy", "suites", "fsdp2_merge.py")
-SHARD = os.path.join(SOURCE, "tests", "data", "checkpoints", "torch_zip", "bfloat16.pt")
-
-KEY = "sk-0123456789abcdef"
-CONFIG = f"""
-roots:
-  out: $OUT
-suites:
-  lmms: {{evaluator: lmms-eval, tasks: [{{name: all, source: "*"}}]}}
-  lmms-merged: {{evaluator: lmms-eval, prepare: join, tasks: [{{name: all, source: "*"}}]}}
-  lmms-merge: {{evaluator: keep, prepare: join}}
-evaluators:
-  lmms-eval:
-    argv: [$PYTHON, {RUN}]
-    results: lmms-eval
-    env: {{EVALQ_LMMS_OUTPUT: $OUT, PYTHONPATH: {PEER}, PYTHONDONTWRITEBYTECODE: "1", OPENAI_API_KEY: {KEY}, AZURE_ENDPOINT: "https://judge.example"}}
-  join: {{argv: [$PYTHON, $OUT/../join.py]}}
-  keep: {{argv: [$PYTHON, {KEEP}, --keep], env: {{EVALQ_LMMS_OUTPUT: $OUT}}}}
-worker: {{slots: 4, devices: cpu, threads: 1}}
-gateway:
-  lmms: {{results: $OUT/results, catalog: $OUT/../catalog.json, gpus_as_needs: false}}
-"""
-
-# `prepare` joins the shards without a framework: it concatenates the bytes of all ranks.
-JOIN = """
-import json, os
-with open(os.environ["EVALQ_JOB"]) as file:
-    variant = json.load(file)["variant"]
-folder = os.path.join(os.environ["EVALQ_CHECKPOINT"], "pytorch_ema_model_fsdp_0" if variant == "ema" else "pytorch_model_fsdp_0")
-with open(os.path.join(os.environ["EVALQ_OUTPUT"], "weights"), "wb") as out:
-    for name in sorted(os.listdir(folder)):
-        with open(os.path.join(folder, name), "rb") as file:
-            out.write(file.read())
-"""
+from lmms_client import EvalServerBackend, HttpError, exchange, metrics_of
+from lmms_scene import KEY, LmmsScene
+from scene import BIN, DEADLINE, until
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}")
 
 
-class LmmsTest(SceneTest):
-    config = CONFIG
-    workers = False
-    client: EvalClient
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        if not os.path.exists(os.path.join(BIN, "evalq-gateway")):
-            raise unittest.SkipTest("evalq-gateway was not built")
-        super().setUpClass()
-        with open(os.path.join(cls.scene.directory, "join.py"), "w", encoding="utf-8") as file:
-            file.write(JOIN)
-        with open(os.path.join(cls.scene.directory, "catalog.json"), "w", encoding="utf-8") as file:
-            json.dump({"tasks": ["count", "size"], "models": ["qwen_vl"]}, file)
-        cls.worker = cls.scene.start_worker()
-        cls.start_gateway()
-
-    @classmethod
-    def another_gateway(cls, *words: str) -> "tuple[subprocess.Popen[bytes], EvalClient]":
-        def told() -> List[str]:
-            return re.findall(r"gateway_started.*?address=(http://[0-9.:]+)", cls.scene.log("evalq-gateway"))
-
-        with open(os.path.join(cls.scene.directory, "evalq-gateway.log"), "ab"):
-            pass
-        before = len(told())
-        gateway = cls.scene.start("evalq-gateway", "--lmms-open", "--rate", "0", *words)
-        until(lambda: len(told()) > before, "the gateway listens")
-        return gateway, EvalClient(told()[-1] + "/")
-
-    @classmethod
-    def start_gateway(cls, address: str = "127.0.0.1:0") -> None:
-        cls.gateway, cls.client = cls.another_gateway("--listen", address)
-        cls.url = cls.client.base_url
-
-    def save(self, name: str, size: int = 1000) -> str:
-        """Creates a whole safetensors checkpoint with its own size."""
-        path = os.path.join(self.scene.out, name)
-        os.makedirs(path)
-        header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-        with open(os.path.join(path, "model.safetensors"), "wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header + bytes(size))
-        return path
-
-    def save_shards(self, name: str, ranks: int = 2, ema: bool = False) -> str:
-        path = os.path.join(self.scene.out, name)
-        for number, folder in enumerate(["pytorch_model_fsdp_0"] + (["pytorch_ema_model_fsdp_0"] if ema else [])):
-            os.makedirs(os.path.join(path, folder))
-            # The averages are larger here, so the numbers tell the two apart.
-            for rank in range(ranks + number):
-                shutil.copy(SHARD, os.path.join(path, folder, f"model_world_size_{ranks + number}_rank_{rank}.pt"))
-        with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as file:
-            json.dump({"model_type": "tiny"}, file)
-        return path
-
-    @staticmethod
-    def files(path: str) -> List[str]:
-        return sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-
-    def gate(self, name: str) -> str:
-        return os.path.join(self.scene.directory, name)
-
-    def refused(self, code: int, call: Any, *arguments: Any, **more: Any) -> Any:
-        with self.assertRaises(HttpError) as caught:
-            call(*arguments, **more)
-        self.assertEqual((caught.exception.code, set(caught.exception.body)), (code, {"detail"}))
-        return caught.exception.body
-
-    # ---- the public dialect
-
+class LmmsTest(LmmsScene):
     def test_evaluate_gives_results_where_the_client_looks(self) -> None:
         path = self.save("plain/checkpoint-500", 1234)
         wanted = os.path.join(self.scene.out, "wanted")
@@ -390,196 +284,6 @@ class LmmsTest(SceneTest):
 
     def queue_id(self, job_id: str) -> str:
         return self.scene.redis_call("HGET", f"evalq:{{main}}:ticket:{job_id}", "job").decode().strip()
-
-    # ---- LMMs-Engine's dialect
-
-    def test_engine_logs_every_step_and_its_checkpoints_stay_untouched(self) -> None:
-        for generation in (1, 2):
-            backend = EvalServerBackend(self.url, "qwen_vl", ["size", "count"], model_args={"batch_size": 256, "max_length": 2048},
-                                        checkpoint_key="model", generation=generation)
-            sizes = {}
-            for step in (100, 200, 300):
-                path = self.save(f"engine{generation}/checkpoint-{step}", 1000 + step)
-                before = self.files(path)
-                backend.submit(path, step)
-                sizes[step] = os.path.getsize(before[0])
-            backend.wait(until)
-            self.assertEqual(backend.lost, [])
-            for step, size in sizes.items():
-                self.assertEqual(backend.logged[step], {"eval/size_bytes": size, "eval/size_largest": size, "eval/count_files": 1,
-                                                        "global_step": step})
-                path = os.path.join(self.scene.out, f"engine{generation}/checkpoint-{step}")
-                self.assertEqual(self.files(path), [os.path.join(path, "model.safetensors")])
-
-    def rotated(self, name: str, backend: EvalServerBackend, steps: List[int]) -> List[str]:
-        """Saves, submits and rotates as a trainer with save_total_limit 1, while every slot is
-        busy. Returns the pins at that time."""
-        for step in steps:
-            path = self.save_shards(f"{name}/checkpoint-{step}") if backend.generation == 2 else self.save(f"{name}/checkpoint-{step}")
-            backend.submit(path, step)
-            for other in os.listdir(os.path.join(self.scene.out, name)):
-                if other not in (".evalq", f"checkpoint-{step}"):
-                    shutil.rmtree(os.path.join(self.scene.out, name, other))
-        shutil.rmtree(os.path.join(self.scene.out, name, f"checkpoint-{steps[-1]}"))
-        pins = os.path.join(self.scene.out, name, ".evalq", "pins")
-        return sorted(os.listdir(pins)) if os.path.exists(pins) else []
-
-    def busy(self, name: str) -> str:
-        """Keeps every slot busy until a file exists; returns the file's name."""
-        gate = self.gate(name)
-        jobs = [self.client.evaluate("m", ["size"], {"pretrained": self.save(f"{name}/checkpoint-{number}")}, gen_kwargs=f"until={gate}")
-                for number in range(4)]
-        until(lambda: all(self.client.get_job(job["job_id"])["status"] == "running" for job in jobs), "four slots are busy")
-        return gate
-
-    def test_engine_rotates_what_waits_and_it_is_evaluated_all_the_same(self) -> None:
-        for generation in (1, 2):
-            name = f"rotated{generation}"
-            backend = EvalServerBackend(self.url, "qwen_vl", ["size"], generation=generation)
-            gate = self.busy("before-" + name)
-            self.assertEqual([pin.split("-")[0] for pin in self.rotated(name, backend, [10, 20, 30])], ["10", "20", "30"])
-            with open(gate, "w", encoding="utf-8"):
-                pass
-            backend.wait(until)
-            self.assertEqual((backend.lost, sorted(backend.logged)), ([], [10, 20, 30]))
-            until(lambda: os.listdir(os.path.join(self.scene.out, name)) == [], "the pins are released")
-
-    def test_pins_of_a_gateway_that_died_are_looked_after_by_the_next(self) -> None:
-        gateway, client = self.another_gateway("--listen", "127.0.0.1:0")
-        gate = self.busy("before-died")
-        backend = EvalServerBackend(client.base_url, "qwen_vl", ["size"])
-        self.assertEqual(len(self.rotated("died", backend, [1, 2])), 2)
-        asked = list(backend.pending)
-        gateway.kill()
-        gateway.wait()
-        again = EvalServerBackend(self.url, "qwen_vl", ["size"])
-        again.submit(self.save("died/checkpoint-3"), 3)
-        with open(gate, "w", encoding="utf-8"):
-            pass
-        again.wait(until)
-        until(lambda: os.listdir(os.path.join(self.scene.out, "died")) == ["checkpoint-3"], "all pins are released")
-        self.assertEqual([self.client.get_job(job)["status"] for job in asked], ["completed", "completed"])
-
-    def test_each_reason_for_which_pins_wait_is_said_once(self) -> None:
-        gate = self.busy("before-reasons")
-        backend = EvalServerBackend(self.url, "qwen_vl", ["size"])
-        self.assertEqual(len(self.rotated("reasons", backend, [1])), 1)
-
-        def said(words: str) -> int:
-            return len(re.findall(f"pins_wait.*{words}", self.scene.log("evalq-gateway")))
-
-        self.scene.redis_call("FUNCTION", "FLUSH")
-        until(lambda: said("admin install"), "the functions that went are told of")
-        self.scene.redis_call("ACL", "SETUSER", "default", "-fcall", "-fcall_ro")
-        until(lambda: said("refuses user"), "so is the permission that went after them")
-        self.scene.redis_call("ACL", "SETUSER", "default", "+fcall", "+fcall_ro")
-        self.assertEqual(self.scene.evalq("admin", "install").returncode, 0)
-        with open(gate, "w", encoding="utf-8"):
-            pass
-        backend.wait(until)
-        until(lambda: os.listdir(os.path.join(self.scene.out, "reasons")) == [], "the pins are released")
-        self.assertEqual((said("admin install"), said("refuses user")), (1, 1))
-
-    def test_without_pins_a_rotated_checkpoint_has_failed_and_says_so(self) -> None:
-        config = os.path.join(self.scene.directory, "unpinned.yaml")
-        with open(self.scene.config, encoding="utf-8") as file, open(config, "w", encoding="utf-8") as out:
-            out.write(file.read().replace("gpus_as_needs: false", "gpus_as_needs: false, pin: false"))
-        gateway, client = self.another_gateway("--listen", "127.0.0.1:0", "--config", config)
-        gate = self.busy("before-unpinned")
-        path = self.save("unpinned/checkpoint-5")
-        job = client.evaluate("m", ["size"], {"pretrained": path})
-        shutil.rmtree(path)
-        self.assertFalse(os.path.exists(os.path.join(self.scene.out, "unpinned", ".evalq")))
-        with open(gate, "w", encoding="utf-8"):
-            pass
-        with self.assertRaisesRegex(RuntimeError, "checkpoint-5' does not exist"):
-            client.wait_for_job(job["job_id"], timeout=DEADLINE)
-        gateway.terminate()
-        self.assertEqual(gateway.wait(DEADLINE), 0)
-
-    def test_engine_shards_are_merged_and_both_variants_evaluated(self) -> None:
-        path = self.save_shards("sharded/checkpoint-400", ema=True)
-        shard = os.path.getsize(SHARD)
-        for kind, other in (("ema", "regular"), ("regular", "ema")):
-            backend = EvalServerBackend(self.url, "qwen_vl", ["size"], generation=2, model_args={"asked": kind})
-            job_id = backend.submit(path, 400, kind)
-            backend.wait(until)
-            self.assertEqual(backend.lost, [])
-            sizes = {"regular": 2 * shard, "ema": 3 * shard}
-            self.assertEqual(backend.logged[400]["eval/size_bytes"], sizes[kind])
-            self.assertEqual(backend.logged[400][f"eval/size__{other}_bytes"], sizes[other])
-            done = self.client.get_job(job_id)
-            self.assertEqual({name: entry["variant"] for name, entry in done["result"].items()},
-                             {"sharded__checkpoint-400": kind, f"sharded__checkpoint-400__{other}": other})
-        self.assertFalse(os.path.exists(os.path.join(path, "eval")))
-        self.assertFalse(os.path.exists(os.path.join(path, "merged")))
-
-    def test_engine_shards_are_merged_without_being_told(self) -> None:
-        """The first version of the client does not mention shards, so evalq finds them in the
-        checkpoint."""
-        path = self.save_shards("quiet/checkpoint-40", ranks=3)
-        backend = EvalServerBackend(self.url, "qwen_vl", ["size"], generation=1)
-        backend.submit(path, 40)
-        backend.wait(until)
-        self.assertEqual(backend.lost, [])
-        self.assertEqual(backend.logged[40]["eval/size_bytes"], 3 * os.path.getsize(SHARD))
-
-    def test_merge_is_held_open_until_it_is_done(self) -> None:
-        path = self.save_shards("merge/checkpoint-10", ema=True)
-        before = self.files(path)
-        done = self.client.merge_checkpoint(path, checkpoint_type="ema")
-        self.assertEqual((done["success"], done["message"]), (True, "Checkpoint merged successfully"))
-        self.assertEqual(os.path.getsize(os.path.join(done["merged_path"], "weights")), 3 * os.path.getsize(SHARD))
-        self.assertEqual(self.files(path), before)
-        wanted = os.path.join(self.scene.out, "merged-here")
-        self.assertEqual(self.client.merge_checkpoint(path, wanted)["merged_path"], wanted)
-        self.assertEqual(os.path.getsize(os.path.join(wanted, "weights")), 2 * os.path.getsize(SHARD))
-        # Of several checkpoints, the last one is merged.
-        newest = self.client.merge_checkpoint(os.path.dirname(path))
-        self.assertIn("checkpoint-10", newest["merged_path"])
-        self.assertIn("not found", self.refused(404, self.client.merge_checkpoint, path + "-none")["detail"])
-        plain = self.save("merge-plain/checkpoint-1")
-        self.assertIn("Checkpoint type 'ema' not found", self.refused(400, self.client.merge_checkpoint, plain, None, "ema")["detail"])
-
-    def test_a_merge_is_no_run_and_has_no_results(self) -> None:
-        path = self.save_shards("merge-inside/checkpoint-10")
-        done = self.client.merge_checkpoint(path)
-        self.assertTrue(done["success"])
-        self.assertIn(b"job:.evalq-merge-", self.scene.redis_call("KEYS", "*"))
-        runs = json.loads(self.scene.redis_call("FCALL_RO", "evalq_v1_runs", "1", "evalq:{main}:"))["runs"]
-        self.assertEqual([one["run"] for one in runs if "merge-" in one["run"] and one["run"].startswith(".")], [])
-        self.assertNotIn(b".evalq-merge-", self.scene.redis_call("XRANGE", "evalq:{main}:results", "-", "+"))
-        audit = json.loads(self.scene.redis_call("FCALL_RO", "evalq_v1_audit", "1", "evalq:{main}:", ""))
-        self.assertEqual(audit["problems"], [])
-
-    def test_merge_waits_while_redis_is_away(self) -> None:
-        """Redis is away while the merge is submitted, and while its end is awaited. The client only
-        notices the merge."""
-        path = self.save_shards("merge-away/checkpoint-10")
-        done: List[Any] = []
-
-        def away(meanwhile: Callable[[], object]) -> None:
-            self.scene.stop_redis()
-            meanwhile()
-            said: List[bool] = []  # After so many calls, the merge has asked for its end.
-            until(lambda: said.append(self.client.is_healthy()) or said.count(False) > 12, "the gateway says that Redis is away")
-            self.scene.start_redis()
-
-        def ask() -> threading.Thread:
-            merge = threading.Thread(target=lambda: done.append(self.client.merge_checkpoint(path)))
-            merge.start()
-            return merge
-
-        evalq = [os.path.join(BIN, "evalq")]
-        subprocess.run([*evalq, "pause", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
-        before = self.scene.redis_call("KEYS", "*").count(b"job:.evalq-merge-")
-        merges = [ask()]
-        until(lambda: self.scene.redis_call("KEYS", "*").count(b"job:.evalq-merge-") > before, "the merge is queued")
-        away(lambda: merges.append(ask()))
-        subprocess.run([*evalq, "resume", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
-        for merge in merges:
-            merge.join(DEADLINE)
-        self.assertEqual([one["success"] for one in done], [True, True])
 
     # ---- answers to what is wrong
 
