@@ -1,5 +1,5 @@
-"""Checks the pages: every link leads to a file and heading, lines are short, the files and functions that
-docs/architecture.md names exist, and the documentation site lists every page."""
+"""Checks the pages: every link leads to a file and heading, lines are short, the files and functions that the
+READMEs, docs/architecture.md and docs/CONTRIBUTING.md name exist, and the documentation site lists every page."""
 import pathlib
 import re
 import subprocess
@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COLUMNS_MAX = 100
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+DESIGN = re.compile(r"README\.md$|^docs/(architecture|CONTRIBUTING)\.md$")  # Pages that explain the code.
 SITE = ROOT / "deploy" / "site" / "mkdocs.yml"
 
 
@@ -45,13 +45,18 @@ def faults(page):
             yield f"line {number} has {len(line)} columns, allowed {COLUMNS_MAX}"
 
 
-def missing_names():
-    """Yields the files and functions of docs/architecture.md that the tree does not have."""
-    for name in sorted(set(re.findall(r"`([^`\n]+)`", ARCHITECTURE.read_text(encoding="utf-8")))):
-        if re.fullmatch(r"[a-z_]+/[A-Za-z0-9_/.-]+", name) and not (ROOT / name).exists():
-            yield f"'{name}' does not exist"
+def missing_names(page, files):
+    """Yields the files and functions that a page names and the tree does not have. A README also names files from its
+    own folder on, and a file without a folder can be anywhere."""
+    names = {pathlib.PurePath(name).name for name in files}
+    for name in sorted(set(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))):
+        if re.fullmatch(r"[a-z_]+/[A-Za-z0-9_/.*-]+", name) and not name.startswith("build/"):
+            if not any(True for folder in (ROOT, page.parent) for _ in folder.glob(name.replace("NAME", "*"))):
+                yield f"'{name}' does not exist"
+        elif re.fullmatch(r"[a-z0-9_-]+\.(c|h|cu|cuh|lua|py|sh|cmake)", name) and name not in names:
+            yield f"no file has the name '{name}'"
         elif re.fullmatch(r"[a-z0-9_]+\(\)", name):
-            search = ["git", "grep", "-qw", name[:-2], "--", "*.c", "*.h"]
+            search = ["git", "grep", "-qw", name[:-2], "--", "*.c", "*.h", "*.lua", "*.py"]
             if subprocess.run(search, cwd=ROOT, check=False).returncode != 0:
                 yield f"no source has a function '{name}'"
 
@@ -65,9 +70,10 @@ def unlisted_pages():
 
 
 def main():
-    names = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    names = [name for name in files if name.endswith(".md")]
     found = [f"{name}: {fault}" for name in names for fault in faults(ROOT / name)]
-    found += [f"docs/architecture.md: {fault}" for fault in missing_names()]
+    found += [f"{name}: {fault}" for name in names if DESIGN.search(name) for fault in missing_names(ROOT / name, files)]
     found += [f"deploy/site/mkdocs.yml: {fault}" for fault in unlisted_pages()]
     for fault in found:
         print(f"pages: {fault}", file=sys.stderr)
