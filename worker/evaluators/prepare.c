@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,6 +48,7 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
     enum evq_status status = evq_job_json_write(request, partial, job, err);
     if (status == EVQ_OK) {
         status = evq_program_run_wait(&run, failure, err);
+        (void)unlink(job); // The command may run once more in this attempt.
     }
     if (status == EVQ_OK && !evq_file_directory_has_entries(partial)) {
         status = evq_error_set(err, EVQ_E_RETRY,
@@ -133,16 +133,19 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
     if (bytes < 0 || (size_t)bytes >= sizeof(ret_prepared->path)) {
         return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long");
     }
-    enum evq_status status =
-        evq_kept_directory_lock(ret_prepared->path, "prepare", report, &lock_fd, &made, err);
-    if (status == EVQ_OK && !made) {
-        // The lock becomes shared as soon as the directory is made, so that other slots can use it
-        // while we evaluate.
-        status = prepare_make(evaluator, place, ret_prepared->path, request, report, failure, err);
-        (void)flock(lock_fd, LOCK_SH | LOCK_NB);
+    enum evq_status status = EVQ_OK;
+    while (status == EVQ_OK && !made) {
+        status =
+            evq_kept_directory_lock(ret_prepared->path, "prepare", report, &lock_fd, &made, err);
+        if (status == EVQ_OK && !made) {
+            status =
+                prepare_make(evaluator, place, ret_prepared->path, request, report, failure, err);
+            // The next turn takes the lock shared, so that other slots can use the directory while
+            // we evaluate. If another process removes it before that, we make it again.
+            evq_file_close(&lock_fd);
+        }
     }
     if (status != EVQ_OK) {
-        evq_file_close(&lock_fd);
         return status;
     }
     // It was used now, so it is removed last.
