@@ -164,6 +164,41 @@ class IndexTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "names posix.system, which is not allowed"):
             self.load(Evil())
 
+    def test_takes_nothing_but_members_from_an_enum(self) -> None:
+        import pathlib
+
+        from evalq._checkpoint.dcp import _enum_member
+        from torch.distributed.checkpoint.planner import WriteItemType
+
+        class Getattr:
+            def __init__(self, *arguments: Any) -> None:
+                self.arguments = arguments
+
+            def __reduce__(self) -> Any:  # As Python 3.11.2 writes the members of an Enum.
+                return getattr, self.arguments
+
+        self.assertIs(_enum_member(WriteItemType, "SHARD"), WriteItemType.SHARD)
+        for owner, name in ((pathlib.PosixPath, "unlink"), (WriteItemType, "__subclasses__"), ("", "join")):
+            with self.assertRaisesRegex(ValueError, f"takes '{name}' from .*, which is no member of an Enum"):
+                self.load(Getattr(owner, name))
+
+    def test_leaves_optimizers_out_of_flat_names(self) -> None:
+        import torch
+        from evalq._checkpoint.weights import load_weights
+        from torch.distributed.checkpoint import FileSystemWriter, save
+
+        with tempfile.TemporaryDirectory() as folder:
+            names = ("model.layer.weight", "optimizer.state.exp_avg.model.layer.weight", "chained_0.optimizer.param")
+            save({name: torch.ones(2) for name in names}, storage_writer=FileSystemWriter(folder), planner=self.flat())
+            self.assertEqual(list(load_weights(folder)), ["model.layer.weight"])
+
+    @staticmethod
+    def flat() -> Any:
+        """The planner of Megatron Core, which notes no paths."""
+        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+        return DefaultSavePlanner(flatten_state_dict=False)
+
     def test_names_files_beside_it(self) -> None:
         from torch.distributed.checkpoint.filesystem import _StorageInfo
         from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex

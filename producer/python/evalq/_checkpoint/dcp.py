@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import pickle
 from typing import Any, Dict, Optional
@@ -17,6 +18,9 @@ _INDEX_CLASSES = {
     "torch.distributed.checkpoint.metadata": {
         "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
         "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.planner": {  # Megatron Core keeps the plans of its save.
+        "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType",
     },
 }  # fmt: skip
 
@@ -55,7 +59,8 @@ def load_dcp(directory: str) -> Dict[str, Any]:
         *parents, name = [str(part) for part in names_by_key.get(key, (key,))]
         if not isinstance(metadata, TensorStorageMetadata):
             continue
-        if any(parent.startswith("optim") for parent in parents):
+        # Megatron Core saves flat names: "optimizer.state.exp_avg" has no parents.
+        if any(part.startswith("optim") for part in parents or key.split(".")[:-1]):
             continue
         flat[key] = torch.empty(metadata.size, dtype=metadata.properties.dtype, device="cpu")
         level = nested
@@ -81,6 +86,8 @@ class _IndexUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _INDEX_CLASSES.get(module, ()):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         if module == "torch":
             import torch
 
@@ -89,3 +96,13 @@ class _IndexUnpickler(pickle.Unpickler):
         raise ValueError(
             f"the index of the distributed checkpoint names {module}.{name}, which is not allowed"
         )
+
+
+def _enum_member(owner: Any, name: Any) -> Any:
+    """Stands for getattr, with which Python 3.11.0 to 3.11.3 write the members of an Enum."""
+    if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
+        return owner.__members__[name]
+    raise ValueError(
+        f"the index of the distributed checkpoint takes '{name}' from {owner!r}, which is no member"
+        " of an Enum"
+    )
