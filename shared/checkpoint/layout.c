@@ -49,10 +49,11 @@ static const struct {
 
 static const char *const suffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
 
-/* Files that a Trainer saves next to the weights. */
+/* Files that a Trainer saves next to the weights; data.pt is the data loader's state of verl,
+ * beside the folder with the weights. */
 static const char *const not_weights[] = {"optimizer.",     "scheduler.", "scaler.",
                                           "training_args.", "rng_state",  "random_states",
-                                          "trainer_state",  "sampler"};
+                                          "trainer_state",  "sampler",    "data.pt"};
 
 /* Where accelerate puts the distributed checkpoint of a model. */
 #define FSDP_FOLDER "pytorch_model_fsdp_0"

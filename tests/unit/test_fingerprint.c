@@ -186,6 +186,24 @@ static void tree_fingerprint_is_of_every_file_and_its_name(void **state)
     assert_status(evq_checkpoint_files_fingerprint(folder->fd, "../x", other, NULL), EVQ_E_INVALID);
 }
 
+/* verl writes the state of its data loader beside the folder with the weights. */
+static void fingerprint_of_verl_is_not_of_its_data_loader_alone(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    struct evq_error err;
+    char first[33];
+    char other[33];
+
+    fixture_folder_mkdir(folder, "v");
+    fixture_folder_mkdir(folder, "v/actor");
+    fixture_folder_write(folder, "v/data.pt", "state", 5);
+    fixture_folder_write(folder, "v/actor/model_world_size_1_rank_0.pt", "weights", 7);
+    assert_status_err(evq_checkpoint_fingerprint(folder->fd, "v", first, NULL, &err), EVQ_OK, &err);
+    fixture_folder_write(folder, "v/actor/model_world_size_1_rank_0.pt", "Weights", 7);
+    assert_status_err(evq_checkpoint_fingerprint(folder->fd, "v", other, NULL, &err), EVQ_OK, &err);
+    assert_string_not_equal(first, other);
+}
+
 static void tree_fingerprint_goes_16_folders_deep(void **state)
 {
     const struct fixture_folder *folder = *state;
@@ -213,6 +231,7 @@ int main(void)
         TEST(fingerprint_and_digest_stay_what_they_were),
         TEST(fingerprint_refuses_an_incomplete_checkpoint),
         TEST(tree_fingerprint_is_of_every_file_and_its_name),
+        TEST(fingerprint_of_verl_is_not_of_its_data_loader_alone),
         TEST(tree_fingerprint_goes_16_folders_deep),
     };
 
