@@ -103,8 +103,9 @@ static enum evq_status progress_ok(void *context, int64_t done, int64_t total, c
  * others that would remove it, but not for others that use it. */
 static void prepared_is_made_again_when_it_was_removed_before_its_use(void **state)
 {
-    static const char *const argv[] = {"/bin/sh", "-c", "echo x >>$RUNS; echo x >$EVALQ_OUTPUT/x",
-                                       NULL};
+    static const char *const argv[] = {
+        "/bin/sh", "-c",
+        "[ -e ${EVALQ_OUTPUT%.partial}.lock ] && echo x >>$RUNS && echo x >$EVALQ_OUTPUT/x", NULL};
     const struct fixture_folder *folder = *state;
     struct evq_config config = {0};
     const struct evq_suite suite = {.name = "s", .limit_seconds = 600};

@@ -182,6 +182,8 @@ static void helper_answers_and_failures_are_told_apart(void **state)
          "a wrong fingerprint"},
         {"echo \"/x/python: No module named evalq\" >&2; exit 1", EVQ_E_INCOMPLETE,
          "No module named evalq; name the interpreter that has evalq[remote] as worker.python"},
+        {"read line; head -c 70000 /dev/zero | tr '\\0' x", EVQ_E_RETRY,
+         "the helper wrote a line of more than 65536 bytes"},
         {"read line; kill -9 $$", EVQ_E_RETRY, "-m evalq.fetch' ended"},
     };
     struct fixture_folder *folder = *state;
@@ -395,15 +397,20 @@ static size_t starts_of(const struct fixture_folder *folder)
 static void fetched_once_and_used_again_without_the_helper(void **state)
 {
     struct fixture_folder *folder = *state;
+    const struct timespec old[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
     struct evq_remote_fetched first;
     struct evq_remote_fetched second;
     struct evq_error err;
+    struct stat info;
 
     assert_status_err(fetch(folder, FETCHES, A, &report, &first, &err), EVQ_OK, &err);
     assert_string_equal(first.name, "step-5");
     assert_true(is_there(folder, "cache/" A "/step-5") && !is_there(folder, "cache/" A ".partial"));
+    assert_int_equal(utimensat(folder->fd, "cache/" A ".lock", old, 0), 0);
     assert_status_err(fetch(folder, FETCHES, A, &report, &second, &err), EVQ_OK, &err);
     assert_int_equal(starts_of(folder), 1);
+    assert_int_equal(fstatat(folder->fd, "cache/" A ".lock", &info, 0), 0);
+    assert_true(info.st_mtim.tv_sec > old[1].tv_sec); // It is removed last now.
     evq_remote_fetch_close(&first);
     assert_false(evq_kept_directory_remove(second.directory)); // The second one uses it.
     evq_remote_fetch_close(&second);
@@ -421,6 +428,39 @@ static void another_checkpoint_at_the_address_is_not_fetched(void **state)
     assert_status(fetch(folder, FETCHES, B, &report, &fetched, &err), EVQ_E_CHANGED);
     assert_holds(err.message, "the files changed after the submit: 's3://b/run/step-5'");
     assert_false(is_there(folder, "cache/" A) || is_there(folder, "cache/" B ".lock"));
+}
+
+/* An error of the store is not charged to the job; wrong data is. */
+static void fetch_charges_only_wrong_data(void **state)
+{
+    static const struct {
+        const char *body;
+        enum evq_status status;
+    } cases[] = {{"printf '@error\\tretry\\tbusy\\n'; read line", EVQ_E_INCOMPLETE},
+                 {"printf '@error\\tcorrupt\\tdigest\\n'; read line", EVQ_E_RETRY}};
+    struct fixture_folder *folder = *state;
+    struct evq_remote_fetched fetched;
+    struct evq_error err;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_status(fetch(folder, cases[i].body, A, &report, &fetched, &err), cases[i].status);
+        assert_int_equal(err.status, cases[i].status);
+    }
+}
+
+static void cache_of_another_user_is_refused(void **state)
+{
+    struct fixture_folder *folder = *state;
+    struct evq_checkpoint_cache cache;
+    struct evq_error err;
+    // Only root can give the directory away. For everybody else, / belongs to another user.
+    const bool given = geteuid() == 0 && fchown(folder->fd, 12345, (gid_t)-1) == 0;
+
+    assert_status(
+        evq_checkpoint_cache_open(given ? folder->path : "/", folder->path, 100, &cache, &err),
+        EVQ_E_INCOMPLETE);
+    assert_holds(err.message, "does not belong to this worker's user");
+    assert_true(!given || fchown(folder->fd, 0, (gid_t)-1) == 0);
 }
 
 static void fetch_stops_while_the_store_is_silent(void **state)
@@ -475,6 +515,8 @@ int main(void)
         FRESH(cache_counts_what_others_have_reserved),
         FRESH(fetched_once_and_used_again_without_the_helper),
         FRESH(another_checkpoint_at_the_address_is_not_fetched),
+        FRESH(fetch_charges_only_wrong_data),
+        FRESH(cache_of_another_user_is_refused),
         FRESH(fetch_stops_while_the_store_is_silent),
         FRESH(full_disk_removes_what_nobody_uses),
     };
