@@ -86,6 +86,9 @@ class Store:
         self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.server.start()
         self.port = self.server.get_host_and_port()[1]
+        reset = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        reset.request("POST", "/moto-api/reset")  # All servers of one process share their objects.
+        assert reset.getresponse().status == 200
         self.requests: List[Tuple[str, str]] = []
         self.sent = 0  # Bytes of bodies.
         self.rule: Optional[Callable[[str, str], Optional[Fault]]] = None

@@ -50,6 +50,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
             pytablewriter sacrebleu evaluate datasets numexpr tenacity einops sympy tqdm-multiprocess latex2sympy2 zstandard pillow \
             nltk openai opencv-python-headless 'av<16' tiktoken scikit-learn 'filelock<4'
         install "remote stores" 'moto[server]==5.2.5' s3fs==2026.9.0 paramiko==5.1.0
+        install "Google Cloud Storage" gcsfs==2026.10.1 gcp-storage-emulator==2026.7.19
         DS_BUILD_OPS=0 install deepspeed --no-build-isolation --no-deps deepspeed==0.19.8 hjson py-cpuinfo ninja msgpack einops
         install "trainers" trl==1.16.0 datasets "ray[train]==2.60.0" optax==0.2.8
     fi

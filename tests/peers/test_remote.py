@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -17,7 +18,7 @@ from peers import needs
 
 needs("moto", "s3fs", "boto3")
 from remote_store import BUCKET, Fault, Store  # noqa: E402
-from scene import DATA, PACKAGE, Scene, until  # noqa: E402
+from scene import DATA, DEADLINE, PACKAGE, Scene, until  # noqa: E402
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
 MB = 1 << 20
@@ -343,9 +344,8 @@ class RemoteTest(Remote):
         self.assertIn("'/nowhere/python' cannot be started", self.submit("step-1", code=9))
 
 
-@unittest.skipUnless(importlib.util.find_spec("paramiko"), "paramiko is not installed")
-class OtherStoresTest(Remote):
-    """A web server and SFTP: the same checkpoint, without S3."""
+class OneCheckpointTest(Remote):
+    """The same checkpoint in another store than S3."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -367,6 +367,11 @@ class OtherStoresTest(Remote):
         told = json.loads(self.evalq("submit", f"{self.address}/{name}", "--run", "r", "--step", "1", "--suite", "sizes", "--wait", "--json"))
         self.assertEqual([job["state"] for job in told["jobs"]], ["done"])
         return dict(told["results"][0]["metrics"])
+
+
+@unittest.skipUnless(importlib.util.find_spec("paramiko"), "paramiko is not installed")
+class OtherStoresTest(OneCheckpointTest):
+    """A web server and SFTP."""
 
     def web(self, has_ranges: bool) -> None:
         from other_stores import serve_web
@@ -405,6 +410,74 @@ class OtherStoresTest(Remote):
         with open(os.path.join(home, ".ssh", "known_hosts"), "w", encoding="ascii") as file:
             file.write(f"[127.0.0.1]:{server.port} ssh-rsa {server.host_key.get_base64()}\n")
         self.assertEqual(self.evaluate("step-1"), self.want)
+
+
+@unittest.skipUnless(importlib.util.find_spec("huggingface_hub"), "huggingface_hub is not installed")
+class HubTest(OneCheckpointTest):
+    """The real client of the Hugging Face Hub, and a server on loopback that speaks the Hub's API."""
+
+    def setUp(self) -> None:
+        from hub_store import Hub
+
+        super().setUp()
+        self.hub = Hub("org/name", "planted-token")
+        self.addCleanup(self.hub.close)
+        self.hub.files = {"run/step-1/model.bin": self.data, "run/step-1/sub/config.json": b"{}"}
+        self.scene.variables.update(HF_ENDPOINT=self.hub.url, HF_TOKEN=self.hub.token, HF_HOME=os.path.join(self.scene.directory, "hf"))
+
+    def test_hub_repository_at_a_revision(self) -> None:
+        self.configure("hf://org/name@main/run")
+        self.assertEqual(self.evaluate("step-1"), self.want)
+        told = json.loads(self.evalq("scan", self.address, "--run", "s", "--suite", "sizes", "--json"))
+        self.assertEqual([one["name"] for one in told["checkpoints"]], ["step-1"])
+        self.assertIn("the store does not have", self.evalq("submit", f"{self.address}/step-9", "--run", "r", "--suite", "sizes", code=9))
+
+    def test_hub_refuses_a_wrong_token(self) -> None:
+        self.scene.variables["HF_TOKEN"] = "another-token"
+        self.configure("hf://org/name@main/run")
+        said = self.evalq("submit", f"{self.address}/step-1", "--run", "r", "--suite", "sizes", code=9)
+        self.assertIn("credentials are wrong or expired (HF_TOKEN)", said)
+        self.assertNotIn("another-token", said)
+
+    def test_damaged_files_of_the_hub_are_never_evaluated(self) -> None:
+        self.configure("hf://org/name@main/run")
+        self.hub.damaged = "run/step-1/sub/config.json"  # Its digest is git's.
+        told = json.loads(self.evalq("submit", f"{self.address}/step-1", "--run", "r", "--step", "1", "--suite", "sizes", "--json"))
+        self.assertEqual(len(told["jobs"]), 1)
+        until(lambda: "was fetched with the git digest" in self.evalq("status", "--json"), "the reason")
+        self.hub.damaged = ""
+        self.assertEqual(self.evaluate("step-1"), self.want)
+
+
+@unittest.skipUnless(importlib.util.find_spec("gcsfs") and importlib.util.find_spec("gcp_storage_emulator"), "gcsfs or its server is not installed")
+class GoogleTest(OneCheckpointTest):
+    """gcsfs, and a server of Google Cloud Storage's JSON API on loopback (gcp-storage-emulator)."""
+
+    def setUp(self) -> None:
+        from gcp_storage_emulator.server import create_server
+
+        super().setUp()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        server = create_server("127.0.0.1", port, in_memory=True, default_bucket="training")
+        server.start()
+        self.addCleanup(server.stop)
+        # The second one keeps gcsfs from asking Google's gRPC servers what kind the bucket is.
+        variables = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+        self.scene.variables.update(variables)
+        program = "import gcsfs, sys; gcsfs.GCSFileSystem(token='anon').put(sys.argv[1], 'training/run', recursive=True)"
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program, os.path.join(self.root, "run") + "/"], env={**os.environ, **variables},
+            capture_output=True, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_google_cloud_storage(self) -> None:
+        self.configure("gs://training/run")
+        self.assertEqual(self.evaluate("step-1"), self.want)
+        told = json.loads(self.evalq("scan", self.address, "--run", "s", "--suite", "sizes", "--json"))
+        self.assertEqual([one["name"] for one in told["checkpoints"]], ["step-1"])
+        self.assertIn("the store does not have", self.evalq("submit", f"{self.address}/step-9", "--run", "r", "--suite", "sizes", code=9))
 
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
