@@ -45,7 +45,7 @@ for epoch in range(first, 11):
             client.submit(f"out/accelerate/epoch-{epoch}", step=epoch, suites="regression")
             newest.write_text(str(epoch))
 if client:
-    client.wait(timeout=60)
+    client.wait(timeout=600)
     for result in client.results():
         if result.task:
             print(f"epoch {result.step}: {result.metric} {result.value:.4f}")

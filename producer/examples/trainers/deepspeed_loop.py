@@ -45,7 +45,7 @@ for step in range(first, 501):
         if client:
             client.submit(f"out/deepspeed/step-{step}", step=step, suites=suite)
 if client:
-    client.wait(timeout=60)
+    client.wait(timeout=600)
     for result in client.results():
         if result.task:
             print(f"step {result.step}: {result.metric} {result.value:.4f}")

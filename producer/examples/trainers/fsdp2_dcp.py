@@ -61,7 +61,7 @@ for step in range(first, 501):
 if saving:
     saving.result()
 if client:
-    client.wait(timeout=60)
+    client.wait(timeout=600)
     for result in client.results():
         if result.task:
             print(f"step {result.step}: {result.metric} {result.value:.4f}")

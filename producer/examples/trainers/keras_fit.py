@@ -45,7 +45,7 @@ if __name__ == "__main__":
     ]
     model = make_model()
     model.fit(inputs[:1000], targets[:1000], epochs=8, verbose=0, callbacks=callbacks)
-    client.wait(timeout=60)
+    client.wait(timeout=600)
     for result in client.results():
         if result.task:
             print(f"epoch {result.step}: {result.metric} {result.value:.4f}")

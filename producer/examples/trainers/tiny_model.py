@@ -33,6 +33,9 @@ def make_model():
         bos_token_id=1,
         eos_token_id=1,
         pad_token_id=0,
+        resid_pdrop=0.0,  # With dropout, a training that evaluates itself takes another course.
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
     return transformers.GPT2LMHeadModel(config)
 
