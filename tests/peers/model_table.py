@@ -210,6 +210,16 @@ ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "arcee biases": ("Arcee", dict(head_dim=12, attention_bias=True, mlp_bias=True, hidden_act="relu", rope_parameters=YARN)),
 }
 
+# Configurations that older versions or people wrote: a row, the keys that are missing, and the keys that are set.
+WITHIN = {**YARN, "truncate": False}
+REWRITTEN: Dict[str, Tuple[str, Tuple[str, ...], Dict[str, Any]]] = {
+    "phi 3.5 without its trained length": ("phi 3.5 longrope, factor", ("original_max_position_embeddings",), {}),
+    "gemma 3 with rope_scaling": ("gemma 3", ("rope_parameters",), {"rope_scaling": WITHIN}),
+    "olmo 3 with rope_scaling": ("olmo 3", ("rope_parameters",), {"rope_scaling": WITHIN}),
+    "olmo 3 with a trained length outside": ("olmo 3", (), {"original_max_position_embeddings": 30}),
+    "smollm 3 with layer types alone": ("smollm 3", (), {"layer_types": LAYERS, "sliding_window": 5}),
+}
+
 
 def make(name: str) -> Any:
     """A model of the row, as Transformers initialises it."""

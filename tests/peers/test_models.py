@@ -18,7 +18,7 @@ import tempfile
 import unittest
 from typing import Any, Dict, List, Optional
 
-from model_table import GPT2_SHAPE, ROWS, VOCABULARY, make
+from model_table import GPT2_SHAPE, REWRITTEN, ROWS, VOCABULARY, YARN, make
 from peers import DEADLINE, needs
 
 needs("torch", "transformers", "safetensors")
@@ -179,6 +179,18 @@ class EveryFamily(Scenes):
         with open(config, "w", encoding="utf-8") as file:
             json.dump(values, file)
         self.agree(model, self.path("old"))
+
+    def test_configurations_written_by_others(self) -> None:
+        for name, (row, missing, more) in REWRITTEN.items():
+            with self.subTest(name):
+                randomized(MODELS[row]()).save_pretrained(self.path(name))
+                config = self.path(f"{name}/config.json")
+                with open(config, encoding="utf-8") as file:
+                    values = {key: value for key, value in json.load(file).items() if key not in missing}
+                with open(config, "w", encoding="utf-8") as file:
+                    json.dump({**values, **more}, file)
+                loaded = transformers.AutoModelForCausalLM.from_pretrained(self.path(name), dtype=torch.float32)
+                self.agree(loaded.eval(), self.path(name))
 
     def test_rope_scaling_put_into_a_newer_configuration(self) -> None:
         model = randomized(MODELS["llama linear"]())
@@ -465,6 +477,13 @@ class Refusals(Scenes):
         for edit, *words in bad:
             with self.subTest(str(edit)):
                 self.refused(self.saved(**edit), *words)
+
+    def test_what_ministral_3_lacks_is_named(self) -> None:
+        scaled = {**YARN, "llama_4_scaling_beta": 0.1}  # It scales the queries from position 16 on.
+        self.refused(self.saved("ministral 3", rope_parameters=None), "rope_parameters.rope_type is not known")
+        self.refused(self.saved("ministral 3", rope_scaling=scaled), "61 tokens", "at most 16")
+        self.refused(self.saved("ministral 3", original_max_position_embeddings=16), "61 tokens", "at most 16")
+        self.refused(self.saved("ministral 3", layer_types=["full_attention"] * 3), "layer_types")
 
     def test_shapes_and_names(self) -> None:
         # The configuration says another size than the tensors have.

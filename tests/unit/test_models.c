@@ -142,6 +142,8 @@ static void models_check_reads_options_without_a_checkpoint(void **state)
         {{{"activation", "relu"}}, 1, ""},
         {{{"n_haed", "12"}}, 1, "did you mean 'n_head'"},
         {{{"n_head", "12"}, {"rope_theta", "3"}}, 2, "no family has all"},
+        {{{"family", "gpt_oss"}}, 1, ""}, // The checkpoint has the rope_parameters.
+        {{{"family", "gemma3"}, {"rope_parameters.factor", "8"}}, 2, "one value for all layers"},
         {{{"family", "qwen3"}, {"n_head", "12"}}, 2, "'n_head' is not known"},
         {{{"family", "qwen3"}, {"head_dim", "wide"}}, 2, "'wide'"},
         {{{"n_head", "0"}}, 1, "'0'"},

@@ -7,6 +7,8 @@
 #include "worker/models/decoder_plan.h"
 #include "worker/models/weights.h"
 
+#define EXPERTS_OF_ALL_LAYERS_MAX 400000 // The plan has two weights for each expert.
+
 static const struct {
     const char *name;
     enum evq_activation activation;
@@ -124,6 +126,10 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
         evq_model_config_refuse(
             config, EVQ_E_INVALID, "%d experts for each token of %d, expected at most %d and %d",
             (int)shape->expert_count, (int)shape->experts, (int)shape->experts, EVQ_EXPERTS_MAX);
+    }
+    if ((int64_t)shape->layers * shape->experts > EXPERTS_OF_ALL_LAYERS_MAX) {
+        evq_model_config_refuse(config, EVQ_E_LIMIT, "%d layers of %d experts, expected at most %d",
+                                (int)shape->layers, (int)shape->experts, EXPERTS_OF_ALL_LAYERS_MAX);
     }
     if (wide > INT32_MAX || shape->inner > INT32_MAX / 2 || shape->expert_inner > INT32_MAX / 2) {
         evq_model_config_refuse(config, EVQ_E_LIMIT, "%d heads of %d values are too wide",

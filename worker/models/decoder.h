@@ -41,7 +41,8 @@ struct evq_decoder_names {
 struct evq_rope {   // Rotary positions. The arrays are in the model's arena.
     int32_t turned; // So many values of each head rotate, in pairs.
     bool neighbours;
-    float scale; // Factor of cosine and sine.
+    float scale;    // Factor of cosine and sine.
+    double trained; // The longest sequence of the training.
     // For each pair. far_frequencies is for sequences of more than `near` tokens; NULL: none.
     const float *frequencies, *far_frequencies;
     int32_t near;

@@ -135,8 +135,9 @@ static void make_yarn(struct rope *rope)
     const double mscale = real(rope, "mscale", 0.0);
     const double mscale_all = real(rope, "mscale_all_dim", 0.0);
 
-    // Transformers looks for this flag outside the group.
-    const char *truncate = rope->grouped ? "rope_parameters.truncate" : path(rope, "truncate", at);
+    // Transformers looks for this flag outside the groups, where older files never have it.
+    const char *truncate =
+        rope->form->layers != NULL ? "rope_parameters.truncate" : path(rope, "truncate", at);
     if (evq_model_config_flag(rope->config, truncate,
                               !evq_model_config_null(rope->config, truncate))) {
         first = floor(first);
@@ -162,10 +163,16 @@ static void make_yarn(struct rope *rope)
 static void make_divided(struct rope *rope, const char *list, float *out)
 {
     char name[40];
+    char at[80];
 
     for (int32_t i = 0; i < rope->dim / 2; i++) {
         (void)snprintf(name, sizeof(name), "%s.%d", list, (int)i);
         out[i] = 1.0f / ((float)real(rope, name, (double)NAN) * pair_theta(rope, i));
+    }
+    (void)snprintf(name, sizeof(name), "%s.%d", list, (int)(rope->dim / 2));
+    if (rope->dim % 2 == 0 && evq_model_config_has(rope->config, path(rope, name, at))) {
+        evq_model_config_refuse(rope->config, EVQ_E_INVALID, "%s has more than %d values", list,
+                                (int)(rope->dim / 2));
     }
 }
 
@@ -208,9 +215,6 @@ static size_t find_type(const struct rope *rope)
     if (rope->form->longrope_names && (strcmp(word, "su") == 0 || strcmp(word, "yarn") == 0)) {
         word = "longrope";
     }
-    if (rope->form->layers != NULL && !rope->grouped && rope->form->plain) {
-        word = "default";
-    }
     while (at < sizeof(types) / sizeof(types[0]) && strcmp(types[at].name, word) != 0) {
         at++;
     }
@@ -225,14 +229,28 @@ static size_t find_type(const struct rope *rope)
     return at;
 }
 
+/* Some configurations have the trained length beside the parameters; that one precedes. With
+ * parameters by type of layer, it does not count. Phi's configuration always has it there. */
+static double read_trained(const struct rope *rope)
+{
+    static const char name[] = "original_max_position_embeddings";
+    char at[80];
+
+    if (rope->form->layers != NULL) {
+        return real(rope, name, rope->context);
+    }
+    if (rope->form->trained != 0.0 && !evq_model_config_told(rope->config, path(rope, name, at))) {
+        return evq_model_config_real(rope->config, name, rope->form->trained);
+    }
+    return beside(rope, name, name, rope->context, true);
+}
+
 static void read_parameters(struct rope *rope, size_t type)
 {
     const struct evq_rope_form *form = rope->form;
     struct evq_model_config *config = rope->config;
-    static const char trained[] = "original_max_position_embeddings";
 
-    // Some configurations have it beside the parameters; that one precedes.
-    rope->trained = beside(rope, trained, trained, rope->context, true);
+    rope->trained = read_trained(rope);
     const double stretched = types[type].stretches ? rope->context / rope->trained : (double)NAN;
     rope->factor = type == 0 ? 1.0 : real(rope, "factor", stretched);
     rope->theta =
@@ -257,12 +275,49 @@ static void check_groups(const struct rope *rope)
             config, EVQ_E_UNSUPPORTED,
             "rope_parameters differ by the type of layer, expected one for all");
     }
+    if (grouped && rope->older) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "it has rope_scaling beside rope_parameters by type of layer, "
+                                "expected one of them");
+    }
+    if (rope->form->layers != NULL && evq_model_config_has(config, "rope_scaling.type") &&
+        !evq_model_config_has(config, "rope_scaling.rope_type")) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "rope_scaling has type instead of rope_type: Transformers 4 reads "
+                                "it and Transformers 5 does not");
+    }
+    for (size_t i = 0; evq_rope_options[i] != NULL && rope->form->layers != NULL; i++) {
+        if (evq_model_config_told(config, evq_rope_options[i])) {
+            evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                    "model: %s is one value for all layers, but this family has "
+                                    "one for each type of layer",
+                                    evq_rope_options[i]);
+        }
+    }
     if (!grouped && rope->form->layers != NULL &&
         evq_model_config_holds(config, "rope_parameters")) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
                                 "rope_parameters has no full_attention and sliding_attention, "
                                 "expected parameters for each type of layer");
     }
+}
+
+void evq_rope_require(struct evq_model_config *config)
+{
+    if (!evq_model_config_holds(config, "rope_parameters") &&
+        !evq_model_config_holds(config, "rope_scaling")) {
+        // Without a fallback, a value that is missing is refused.
+        (void)evq_model_config_text(config, "rope_parameters.rope_type", NULL);
+    }
+}
+
+bool evq_rope_has(struct evq_model_config *config, const char *name)
+{
+    const struct rope rope = {.config = config,
+                              .older = evq_model_config_holds(config, "rope_scaling")};
+    char at[80];
+
+    return evq_model_config_has(config, path(&rope, name, at));
 }
 
 const struct evq_rope *evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
@@ -273,7 +328,8 @@ const struct evq_rope *evq_rope_read(struct evq_model_config *config, struct evq
     // If a configuration has both names, Transformers uses the older one unless it is empty.
     struct rope rope = {.config = config,
                         .form = form != NULL ? form : &usual,
-                        .older = evq_model_config_holds(config, "rope_scaling"),
+                        .older = evq_model_config_holds(config, "rope_scaling") &&
+                                 (form == NULL || !form->plain),
                         .context = decoder->context,
                         .scale = 1.0};
     char group[80];
@@ -304,6 +360,7 @@ const struct evq_rope *evq_rope_read(struct evq_model_config *config, struct evq
     read_parameters(&rope, type);
     types[type].make(&rope);
     *result = (struct evq_rope){.turned = rope.dim,
+                                .trained = rope.trained,
                                 .neighbours = rope.form->neighbours,
                                 .scale = (float)rope.scale,
                                 .frequencies = rope.out,

@@ -14,6 +14,7 @@ struct evq_rope_form {     // What is special in the configurations of a family.
     const char *theta_key; // Its name outside rope_parameters.
     double part;           // The same for partial_rotary_factor; 0: 1.
     const char *part_key;
+    double trained;      // Default of original_max_position_embeddings; 0: the context.
     bool neighbours;     // Pairs are (2 i, 2 i + 1).
     bool longrope_names; // The types "su" and "yarn" mean longrope.
     // "full_attention" or "sliding_attention": the parameters are in a group of that name. Older
@@ -29,5 +30,12 @@ struct evq_rope_form {     // What is special in the configurations of a family.
 const struct evq_rope *evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
                                      const struct evq_decoder *decoder,
                                      const struct evq_rope_form *form);
+
+/* For families whose default is another type of rotary positions: refuses a configuration that does
+ * not say the type. */
+void evq_rope_require(struct evq_model_config *config);
+
+/* Whether the parameters have a value of this name. Not for parameters by type of layer. */
+bool evq_rope_has(struct evq_model_config *config, const char *name);
 
 #endif

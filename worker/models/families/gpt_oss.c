@@ -36,10 +36,7 @@ static void gpt_oss_read(struct evq_model_config *config, struct evq_arena *aren
     decoder->router_bias = true;
     decoder->expert_slope = (float)evq_model_config_real(config, "swiglu_alpha", 1.702);
     decoder->expert_cap = (float)evq_model_config_real(config, "swiglu_limit", 7.0);
-    if (!evq_model_config_holds(config, "rope_parameters") &&
-        !evq_model_config_holds(config, "rope_scaling")) {
-        evq_model_config_refuse(config, EVQ_E_INVALID, "it has no rope_parameters");
-    }
+    evq_rope_require(config);
 }
 
 static const char *const architectures[] = {"GptOssForCausalLM", "GptOssModel", "gpt_oss", NULL};

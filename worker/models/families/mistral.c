@@ -4,8 +4,6 @@
  * Ministral 3 also scales the queries of positions beyond the trained length, so such sequences are
  * refused.
  */
-#include <limits.h>
-
 #include "worker/models/families/llama.h"
 
 static void mistral_read(struct evq_model_config *config, struct evq_arena *arena,
@@ -29,10 +27,10 @@ static void ministral3_read(struct evq_model_config *config, struct evq_arena *a
     evq_llama_read(config, &defaults, decoder);
     decoder->rope = evq_rope_read(config, arena, decoder, NULL);
     evq_llama_read_windows(config, arena, &windows, decoder);
-    if (evq_model_config_has(config, "rope_parameters.llama_4_scaling_beta")) {
-        decoder->context = (int32_t)evq_model_config_integer(
-            config, "rope_parameters.original_max_position_embeddings", 1, INT_MAX,
-            decoder->context);
+    evq_rope_require(config);
+    if (decoder->rope != NULL && evq_rope_has(config, "llama_4_scaling_beta") &&
+        decoder->rope->trained < decoder->context) {
+        decoder->context = (int32_t)decoder->rope->trained;
     }
 }
 
@@ -48,11 +46,12 @@ static const struct evq_decoder_kind kind = {.names = &evq_llama_names,
 const struct evq_model_family evq_model_mistral = {
     .name = "mistral", .architectures = architectures, .decoder = &kind};
 
+static const char *const ministral3_keys[] = {"sliding_window", NULL};
 static const char *const ministral3_architectures[] = {"Ministral3ForCausalLM", "Ministral3Model",
                                                        "ministral3", NULL};
 static const struct evq_decoder_kind ministral3_kind = {.names = &evq_llama_names,
                                                         .keys = evq_llama_keys,
-                                                        .more_keys = more_keys,
+                                                        .more_keys = ministral3_keys,
                                                         .read = ministral3_read};
 
 const struct evq_model_family evq_model_ministral3 = {.name = "ministral3",

@@ -16,7 +16,8 @@ static void phi3_read(struct evq_model_config *config, struct evq_arena *arena,
                       struct evq_decoder *decoder)
 {
     static const struct evq_llama_defaults defaults = {.epsilon = 1e-5};
-    static const struct evq_rope_form form = {.part = 1.0, .longrope_names = true};
+    static const struct evq_rope_form form = {
+        .part = 1.0, .trained = 4096.0, .longrope_names = true};
     static const struct evq_llama_windows windows = {0};
 
     evq_llama_read(config, &defaults, decoder);

@@ -60,11 +60,12 @@ static void read_dense(struct evq_model_config *config, struct evq_arena *arena,
     for (int32_t layer = 0; layer < decoder->layers; layer++) {
         dense[layer] = (layer + 1) % step != 0;
     }
-    for (int i = 0; i < decoder->layers; i++) {
+    for (int i = 0;; i++) {
         (void)snprintf(name, sizeof(name), "mlp_only_layers.%d", i);
-        if (evq_model_config_has(config, name)) {
-            dense[evq_model_config_integer(config, name, 0, decoder->layers - 1, 0)] = true;
+        if (!evq_model_config_has(config, name)) {
+            break;
         }
+        dense[evq_model_config_integer(config, name, 0, decoder->layers - 1, 0)] = true;
     }
     for (int32_t layer = 0; layer < decoder->layers; layer++) {
         any = any || dense[layer];

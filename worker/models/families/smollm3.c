@@ -1,6 +1,6 @@
 /*
  * SmolLM3: a Llama in which some layers have no rotary positions. With use_sliding_window, these
- * layers have a window.
+ * layers have a window. If there are layer_types, these alone say which layers have it.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@ static void read_layers(struct evq_model_config *config, struct evq_arena *arena
     const int64_t interval =
         evq_model_config_integer(config, "no_rope_layer_interval", 1, INT_MAX, 4);
     const bool listed = evq_model_config_has(config, "no_rope_layers.0");
+    const bool typed = evq_model_config_has(config, "layer_types.0");
     bool *turns = evq_arena_array(arena, (size_t)decoder->layers, sizeof(*turns));
     bool *still = evq_arena_array(arena, (size_t)decoder->layers, sizeof(*still));
     char name[40];
@@ -28,11 +29,10 @@ static void read_layers(struct evq_model_config *config, struct evq_arena *arena
         still[layer] = !turns[layer];
     }
     decoder->turns = turns;
-    if (evq_model_config_flag(config, "use_sliding_window", false)) {
+    if (evq_model_config_flag(config, "use_sliding_window", false) || typed) {
         static const struct evq_llama_windows windows = {0};
         evq_llama_read_windows(config, arena, &windows, decoder);
-        decoder->windowed =
-            evq_model_config_has(config, "layer_types.0") ? decoder->windowed : still;
+        decoder->windowed = typed ? decoder->windowed : still;
     }
 }
 
