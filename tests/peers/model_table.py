@@ -217,6 +217,7 @@ REWRITTEN: Dict[str, Tuple[str, Tuple[str, ...], Dict[str, Any]]] = {
     "gemma 3 with rope_scaling": ("gemma 3", ("rope_parameters",), {"rope_scaling": WITHIN}),
     "olmo 3 with rope_scaling": ("olmo 3", ("rope_parameters",), {"rope_scaling": WITHIN}),
     "olmo 3 with a trained length outside": ("olmo 3", (), {"original_max_position_embeddings": 30}),
+    "glm with whole heads by null": ("glm", ("rope_parameters",), {"partial_rotary_factor": None}),
     "smollm 3 with layer types alone": ("smollm 3", (), {"layer_types": LAYERS, "sliding_window": 5}),
 }
 

@@ -169,13 +169,25 @@ static bool find_scalar(struct evq_model_config *config, const char *name, struc
     return false;
 }
 
-/* If a name comes twice, Python takes the last, and so do we. */
+/* Whether the value is in the group, at any depth. */
+static bool is_within(const char *value, const char *group)
+{
+    const size_t bytes = strlen(group);
+
+    return strncmp(value, group, bytes) == 0 && value[bytes] == '.';
+}
+
+/* If a name or a group comes twice, Python takes the last, and so do we. */
 static const struct evq_model_value *find_value(const struct evq_model_config *config,
                                                 const char *name)
 {
     for (size_t i = config->count; i > 0; i--) {
-        if (strcmp(config->values[i - 1].name, name) == 0) {
-            return &config->values[i - 1];
+        const struct evq_model_value *value = &config->values[i - 1];
+        if (strcmp(value->name, name) == 0) {
+            return value;
+        }
+        if (is_within(name, value->name)) {
+            return NULL; // Earlier values belong to another group of this name.
         }
     }
     return NULL;
@@ -219,15 +231,12 @@ bool evq_model_config_has(struct evq_model_config *config, const char *name)
 
 bool evq_model_config_holds(const struct evq_model_config *config, const char *name)
 {
-    const size_t bytes = strlen(name);
+    bool found = false;
 
-    for (size_t i = 0; i < config->count; i++) {
-        if (strncmp(config->values[i].name, name, bytes) == 0 &&
-            config->values[i].name[bytes] == '.') {
-            return true;
-        }
+    for (size_t i = config->count; i > 0 && strcmp(config->values[i - 1].name, name) != 0; i--) {
+        found = found || is_within(config->values[i - 1].name, name);
     }
-    return false;
+    return found;
 }
 
 size_t evq_model_config_values(const struct evq_model_config *config,

@@ -26,7 +26,10 @@ static void glm_read(struct evq_model_config *config, struct evq_arena *arena,
 {
     static const struct evq_llama_defaults defaults = {
         .kv_heads = 2, .head_dim = 128, .attention_bias = true, .epsilon = 1.5625e-7};
-    static const struct evq_rope_form form = {.part = 0.5, .neighbours = true};
+    // null means 1 here, because Transformers sets its default only for a missing key.
+    const struct evq_rope_form form = {
+        .part = evq_model_config_null(config, "partial_rotary_factor") ? 1.0 : 0.5,
+        .neighbours = true};
 
     evq_llama_read(config, &defaults, decoder);
     decoder->attention_bias = false;
