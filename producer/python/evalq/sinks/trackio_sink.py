@@ -32,7 +32,7 @@ class _Store:
         if space_id is not None:
             import huggingface_hub
 
-            self._token = huggingface_hub.utils.get_token()
+            self._token = huggingface_hub.get_token()
             self._client = RemoteClient(space_id, hf_token=self._token)
         elif server_url is not None:
             token = os.environ.get("TRACKIO_WRITE_TOKEN")
