@@ -12,20 +12,12 @@ static enum evq_status add_row(const struct evq_pairing *pairing,
                                const struct evq_sample_file *file, const char *score,
                                bool bootstrap, struct evq_comparison *to, struct evq_error *err)
 {
-    const struct evq_paired_options options = {.method = bootstrap ? EVQ_PAIRED_BOOTSTRAP
-                                                                   : EVQ_PAIRED_AUTO,
-                                               .confidence = EVQ_COMPARISON_CONFIDENCE,
-                                               .seed = EVQ_PAIRING_SEED};
-    struct evq_pairing_items arrays;
     struct evq_comparison_row *row = &to->rows[to->count];
 
     *row = (struct evq_comparison_row){.only_a = pairing->pairs.only_a,
                                        .only_b = pairing->pairs.only_b};
-    enum evq_status status = evq_pairing_items(pairing, score, &arrays, err);
-    if (status == EVQ_OK) {
-        status = evq_paired_compare(&arrays.items, &options, &row->paired, err);
-    }
-    evq_pairing_items_free(&arrays);
+    const enum evq_status status = evq_pairing_compare(
+        pairing, score, bootstrap ? EVQ_PAIRED_BOOTSTRAP : EVQ_PAIRED_AUTO, &row->paired, err);
     if (status != EVQ_OK) {
         return evq_error_prefix(err, "%s/%s", file->task, score);
     }
@@ -47,7 +39,7 @@ static enum evq_status add_task(const struct evq_sample_file *a, const struct ev
 {
     const char *wanted = options->score;
     struct evq_pairing pairing;
-    enum evq_status status = evq_pairing_open_within(a, b, false, options->limits, &pairing, err);
+    enum evq_status status = evq_pairing_open(a, b, false, options->limits, &pairing, err);
 
     if (status == EVQ_OK && wanted != NULL) {
         status = evq_pairing_score(&pairing, wanted, &wanted, err);
@@ -164,6 +156,5 @@ json_t *evq_comparison_json(const struct evq_comparison *comparison, const char 
         (void)json_array_append_new(list, one);
     }
     return json_pack("{s:s, s:s, s:f, s:s, s:o}", "baseline", baseline, "candidate", candidate,
-                     "confidence", EVQ_COMPARISON_CONFIDENCE, "correction", "holm", "metrics",
-                     list);
+                     "confidence", EVQ_PAIRING_CONFIDENCE, "correction", "holm", "metrics", list);
 }

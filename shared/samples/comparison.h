@@ -9,8 +9,6 @@
 
 #include "shared/samples/pairing.h"
 
-#define EVQ_COMPARISON_CONFIDENCE 0.95
-
 struct evq_comparison_row { // One score of one task.
     char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
     char task[EVQ_JOB_NAME_BYTES_MAX + 1];

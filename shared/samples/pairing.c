@@ -35,7 +35,7 @@ enum evq_status evq_pairing_read(const struct evq_sample_file *file, bool texts,
                                  struct evq_samples_set **ret_set, struct evq_error *err)
 {
     struct evq_samples_set *set = NULL;
-    enum evq_status status = evq_samples_set_read_within(file->path, texts, limits, &set, err);
+    enum evq_status status = evq_samples_set_read(file->path, texts, limits, &set, err);
 
     if (status == EVQ_OK) {
         status = evq_samples_find_check(file, &set->header, err);
@@ -56,10 +56,9 @@ static void *read_side(void *context)
     return NULL;
 }
 
-enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
-                                        const struct evq_sample_file *b, bool texts,
-                                        const struct evq_samples_limits *limits,
-                                        struct evq_pairing *ret, struct evq_error *err)
+enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
+                                 bool texts, const struct evq_samples_limits *limits,
+                                 struct evq_pairing *ret, struct evq_error *err)
 {
     struct side sides[] = {{.file = a, .texts = texts, .limits = limits},
                            {.file = b, .texts = texts, .limits = limits}};
@@ -87,12 +86,6 @@ enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
     const enum evq_status status = evq_pairing_make(sides[0].set, sides[1].set, ret, err);
     ret->owns_sets = true;
     return status;
-}
-
-enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
-                                 bool texts, struct evq_pairing *ret, struct evq_error *err)
-{
-    return evq_pairing_open_within(a, b, texts, NULL, ret, err);
 }
 
 void evq_pairing_close(struct evq_pairing *pairing)
@@ -230,4 +223,33 @@ void evq_pairing_items_free(struct evq_pairing_items *items)
     free(items->weights);
     free(items->clusters);
     *items = (struct evq_pairing_items){.baseline = NULL};
+}
+
+double evq_pairing_mean(const struct evq_pairing_items *items, const double *values)
+{
+    double sum = 0.0;
+    double weights = 0.0;
+
+    for (size_t i = 0; i < items->items.count; i++) {
+        const double weight = items->weights != NULL ? items->weights[i] : 1.0;
+        sum += weight * values[i];
+        weights += weight;
+    }
+    return sum / weights;
+}
+
+enum evq_status evq_pairing_compare(const struct evq_pairing *pairing, const char *score,
+                                    enum evq_paired_method method, struct evq_paired *ret,
+                                    struct evq_error *err)
+{
+    const struct evq_paired_options options = {
+        .method = method, .confidence = EVQ_PAIRING_CONFIDENCE, .seed = EVQ_PAIRING_SEED};
+    struct evq_pairing_items arrays;
+    enum evq_status status = evq_pairing_items(pairing, score, &arrays, err);
+
+    if (status == EVQ_OK) {
+        status = evq_paired_compare(&arrays.items, &options, ret, err);
+    }
+    evq_pairing_items_free(&arrays);
+    return status;
 }

@@ -9,7 +9,8 @@
 #include "shared/samples/samples_set.h"
 #include "shared/statistics/paired.h"
 
-#define EVQ_PAIRING_SEED 1 // Seed of the bootstrap, so that equal data give equal numbers.
+#define EVQ_PAIRING_SEED       1 // Seed of the bootstrap, so that equal data give equal numbers.
+#define EVQ_PAIRING_CONFIDENCE 0.95
 
 struct evq_pairing {
     struct evq_samples_set *a; // The baseline.
@@ -26,17 +27,11 @@ enum evq_status evq_pairing_read(const struct evq_sample_file *file, bool texts,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Reads both files, the second one in a thread of its own, and pairs their items. texts: outputs
- * and targets are kept. Close it whatever the result. EVQ_E_INVALID: they have no item in common.
- */
+ * and targets are kept. limits: larger files are refused; NULL: the limits of the format. Close it
+ * whatever the result. EVQ_E_INVALID: they have no item in common. */
 enum evq_status evq_pairing_open(const struct evq_sample_file *a, const struct evq_sample_file *b,
-                                 bool texts, struct evq_pairing *ret,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same, but refuses larger files. limits NULL: those of the format. */
-enum evq_status evq_pairing_open_within(const struct evq_sample_file *a,
-                                        const struct evq_sample_file *b, bool texts,
-                                        const struct evq_samples_limits *limits,
-                                        struct evq_pairing *ret,
-                                        struct evq_error *err) EVQ_CHECK_RESULT;
+                                 bool texts, const struct evq_samples_limits *limits,
+                                 struct evq_pairing *ret, struct evq_error *err) EVQ_CHECK_RESULT;
 /* The same for two sets, which the caller keeps longer than the pairing and frees itself. */
 enum evq_status evq_pairing_make(struct evq_samples_set *a, struct evq_samples_set *b,
                                  struct evq_pairing *ret, struct evq_error *err) EVQ_CHECK_RESULT;
@@ -65,5 +60,14 @@ enum evq_status evq_pairing_items(const struct evq_pairing *pairing, const char 
                                   struct evq_pairing_items *ret,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_pairing_items_free(struct evq_pairing_items *items);
+
+/* The weighted mean of values, which is the baseline or the candidate of items. */
+double evq_pairing_mean(const struct evq_pairing_items *items, const double *values);
+
+/* Compares one score that both sides have, with EVQ_PAIRING_CONFIDENCE. Errors: as
+ * evq_pairing_items() and evq_paired_compare(). */
+enum evq_status evq_pairing_compare(const struct evq_pairing *pairing, const char *score,
+                                    enum evq_paired_method method, struct evq_paired *ret,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

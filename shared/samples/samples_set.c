@@ -106,9 +106,9 @@ static enum evq_status check_unique(struct evq_samples_set *set, struct evq_erro
     return EVQ_OK;
 }
 
-enum evq_status evq_samples_set_read_within(const char *path, bool texts,
-                                            const struct evq_samples_limits *limits,
-                                            struct evq_samples_set **ret_set, struct evq_error *err)
+enum evq_status evq_samples_set_read(const char *path, bool texts,
+                                     const struct evq_samples_limits *limits,
+                                     struct evq_samples_set **ret_set, struct evq_error *err)
 {
     struct evq_samples_set *set = calloc(1, sizeof *set);
     struct evq_samples_reader *reader = NULL;
@@ -143,12 +143,6 @@ out:
     }
     *ret_set = set;
     return EVQ_OK;
-}
-
-enum evq_status evq_samples_set_read(const char *path, bool texts, struct evq_samples_set **ret_set,
-                                     struct evq_error *err)
-{
-    return evq_samples_set_read_within(path, texts, NULL, ret_set, err);
 }
 
 void evq_samples_set_free(struct evq_samples_set *set)

@@ -31,16 +31,14 @@ struct evq_samples_set {
     size_t count;
 };
 
-/* Reads a file of evq_samples_writer. texts: outputs and targets are kept. Errors: as
- * evq_samples_reader_next(), and EVQ_E_CORRUPT for an id that comes twice or other scores than
- * those of the first item, EVQ_E_LIMIT for more than EVQ_SAMPLES_SET_BYTES_MAX. */
-enum evq_status evq_samples_set_read(const char *path, bool texts, struct evq_samples_set **ret_set,
+/* Reads a file of evq_samples_writer. texts: outputs and targets are kept. limits: larger files are
+ * refused; NULL: the limits of the format. Errors: as evq_samples_reader_next(), and EVQ_E_CORRUPT
+ * for an id that comes twice or other scores than those of the first item, EVQ_E_LIMIT for more
+ * than EVQ_SAMPLES_SET_BYTES_MAX. */
+enum evq_status evq_samples_set_read(const char *path, bool texts,
+                                     const struct evq_samples_limits *limits,
+                                     struct evq_samples_set **ret_set,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same, but refuses larger files. limits NULL: those of the format. */
-enum evq_status evq_samples_set_read_within(const char *path, bool texts,
-                                            const struct evq_samples_limits *limits,
-                                            struct evq_samples_set **ret_set,
-                                            struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_samples_set_free(struct evq_samples_set *set); // Accepts NULL.
 
 /* The index of a score's name. SIZE_MAX: the set has none of that name. */

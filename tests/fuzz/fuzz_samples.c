@@ -53,8 +53,8 @@ static void read_set(const char *path)
     struct evq_samples_pairs pairs;
     struct evq_error err = {EVQ_OK, ""};
 
-    const enum evq_status status = evq_samples_set_read(path, true, &set, &err);
-    check((evq_samples_set_read(path, false, &bare, NULL) == EVQ_OK) == (status == EVQ_OK));
+    const enum evq_status status = evq_samples_set_read(path, true, NULL, &set, &err);
+    check((evq_samples_set_read(path, false, NULL, &bare, NULL) == EVQ_OK) == (status == EVQ_OK));
     if (status != EVQ_OK) {
         check(err.message[0] != '\0');
         return;

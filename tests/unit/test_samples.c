@@ -159,7 +159,8 @@ static void samples_keep_at_most_the_limit(void **state)
     (void)state;
     header.limit = 5;
     (void)write_file(&header, 0, 100);
-    assert_int_equal(evq_samples_set_read(path_of("limit/1/regular/s"), true, &set, NULL), EVQ_OK);
+    assert_int_equal(evq_samples_set_read(path_of("limit/1/regular/s"), true, NULL, &set, NULL),
+                     EVQ_OK);
     assert_int_equal(set->count, 5);
     assert_int_equal(set->header.limit, 5);
     evq_samples_set_free(set);
@@ -227,7 +228,7 @@ static void assert_file_refused(const char *head, const char *text, size_t repea
     }
     (void)gzprintf(file, "{\"evalq_samples_end\":%d,\"crc32\":%lu}\n", (int)repeat, crc);
     assert_int_equal(gzclose(file), Z_OK);
-    assert_int_equal(evq_samples_set_read(path, true, &set, &err), status);
+    assert_int_equal(evq_samples_set_read(path, true, NULL, &set, &err), status);
     if (strstr(err.message, said) == NULL) {
         fail_msg("'%s', expected '%s'", err.message, said);
     }
@@ -279,11 +280,12 @@ static void samples_reader_refuses_a_truncated_file(void **state)
     assert_int_equal(stat(path, &info), 0);
     for (off_t bytes = info.st_size - 1; bytes > 20; bytes = bytes * 2 / 3) {
         assert_int_equal(truncate(path, bytes), 0);
-        assert_int_equal(evq_samples_set_read(path, true, &set, &err), EVQ_E_CORRUPT);
+        assert_int_equal(evq_samples_set_read(path, true, NULL, &set, &err), EVQ_E_CORRUPT);
         assert_non_null(strstr(err.message, "is truncated after line"));
     }
-    assert_int_equal(evq_samples_set_read("/nowhere/x.gz", true, &set, &err), EVQ_E_NOT_FOUND);
-    assert_int_equal(evq_samples_set_read("/dev", true, &set, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_samples_set_read("/nowhere/x.gz", true, NULL, &set, &err),
+                     EVQ_E_NOT_FOUND);
+    assert_int_equal(evq_samples_set_read("/dev", true, NULL, &set, &err), EVQ_E_INVALID);
 }
 
 /* Decompresses a file, changes it with a call, and compresses it again. */
@@ -347,7 +349,7 @@ static void samples_reader_refuses_a_changed_file(void **state)
         struct evq_error err = {.message = ""};
         (void)write_file(&header, 0, 100);
         rewrite(path_of(header.job), cases[i].change);
-        assert_int_equal(evq_samples_set_read(path_of(header.job), true, &set, &err),
+        assert_int_equal(evq_samples_set_read(path_of(header.job), true, NULL, &set, &err),
                          EVQ_E_CORRUPT);
         if (strstr(err.message, cases[i].said) == NULL) {
             fail_msg("'%s', expected '%s'", err.message, cases[i].said);
@@ -381,7 +383,7 @@ static struct evq_samples_set *set_of(const struct evq_samples_header *header, i
     struct evq_samples_set *set = NULL;
 
     (void)write_file(header, first, last);
-    assert_int_equal(evq_samples_set_read(path_of(header->job), false, &set, NULL), EVQ_OK);
+    assert_int_equal(evq_samples_set_read(path_of(header->job), false, NULL, &set, NULL), EVQ_OK);
     return set;
 }
 

@@ -1,6 +1,5 @@
 #include "producer/cli/samples/best_step.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,8 +10,7 @@
 #include "shared/samples/pairing.h"
 #include "shared/statistics/holm.h"
 
-#define STEPS_MAX  4096
-#define CONFIDENCE 0.95
+#define STEPS_MAX 4096
 
 struct step {
     struct evq_sample_file file;
@@ -30,54 +28,36 @@ struct steps {
     size_t best;
 };
 
-static int by_step(const void *a, const void *b)
-{
-    const struct step *x = a;
-    const struct step *y = b;
-
-    return (x->step > y->step) - (x->step < y->step);
-}
-
 /* Lists the steps of the run that have samples. */
 static enum evq_status list(struct steps *to, struct evq_error *err)
 {
-    char path[EVQ_SAMPLES_PATH_BYTES];
-    struct dirent *entry;
+    const char *directory = to->cli->config->samples.directory;
+    struct evq_sample_place place;
+    int64_t *steps = calloc(STEPS_MAX, sizeof *steps);
     enum evq_status status = EVQ_OK;
 
-    (void)snprintf(path, sizeof path, "%s/%s", to->cli->config->samples.directory, to->run);
-    DIR *dir = opendir(path);
-    while (dir != NULL && status == EVQ_OK && (entry = readdir(dir)) != NULL) {
-        struct evq_sample_place place;
-        char text[EVQ_JOB_ID_BYTES_MAX];
-        const bool digits = entry->d_name[0] != '\0' &&
-                            strspn(entry->d_name, "0123456789") == strlen(entry->d_name);
-        if (!digits || to->count == STEPS_MAX ||
-            snprintf(text, sizeof text, "%s@%s", to->run, entry->d_name) >= (int)sizeof text) {
-            continue;
-        }
-        status = evq_sample_place_parse(to->cli, text, &place, err);
+    if (steps == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for the steps");
+    }
+    (void)snprintf(place.run, sizeof place.run, "%s", to->run);
+    const size_t count = evq_samples_find_steps(directory, to->run, steps, STEPS_MAX);
+    for (size_t i = 0; status == EVQ_OK && i < count; i++) {
         struct step *one = &to->steps[to->count];
-        if (status == EVQ_OK) {
-            *one = (struct step){.step = place.step, .p = (double)NAN};
-            status = evq_sample_files_one(to->cli, &place, &one->file, err);
-        }
+        place.step = steps[i];
+        *one = (struct step){.step = place.step, .p = (double)NAN};
+        status = evq_sample_files_one(to->cli, &place, &one->file, err);
+        to->count += status == EVQ_OK;
         if (status == EVQ_E_NOT_FOUND) {
             status = EVQ_OK; // Another task or suite has samples of this step.
-        } else if (status == EVQ_OK) {
-            to->count++;
         }
     }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
+    free(steps);
     if (status == EVQ_OK && to->count == 0) {
         return evq_error_set(err, EVQ_E_NOT_FOUND,
                              "run '%s' has no such samples in '%s': a suite keeps them with "
                              "samples: true",
-                             to->run, to->cli->config->samples.directory);
+                             to->run, directory);
     }
-    qsort(to->steps, to->count, sizeof *to->steps, by_step);
     return status;
 }
 
@@ -88,8 +68,6 @@ static enum evq_status read_mean(struct steps *to, struct step *one, const char 
     struct evq_samples_set *set = NULL;
     struct evq_pairing self = {.a = NULL};
     struct evq_pairing_items arrays = {.baseline = NULL};
-    double sum = 0.0;
-    double weights = 0.0;
     enum evq_status status = evq_pairing_read(&one->file, false, NULL, &set, err);
 
     if (status == EVQ_OK) {
@@ -102,12 +80,9 @@ static enum evq_status read_mean(struct steps *to, struct step *one, const char 
         (void)snprintf(to->score, sizeof to->score, "%s", score);
         status = evq_pairing_items(&self, score, &arrays, err);
     }
-    for (size_t i = 0; status == EVQ_OK && i < arrays.items.count; i++) {
-        const double weight = arrays.weights != NULL ? arrays.weights[i] : 1.0;
-        sum += weight * arrays.baseline[i];
-        weights += weight;
+    if (status == EVQ_OK) {
+        one->mean = evq_pairing_mean(&arrays, arrays.baseline);
     }
-    one->mean = sum / weights;
     evq_pairing_items_free(&arrays);
     evq_pairing_close(&self);
     evq_samples_set_free(set);
@@ -131,27 +106,21 @@ static enum evq_status find_best(struct steps *to, const char *score, struct evq
 /* Compares each earlier step with the best one and corrects the p-values. */
 static enum evq_status compare_earlier(struct steps *to, struct evq_error *err)
 {
-    const struct evq_paired_options options = {.confidence = CONFIDENCE, .seed = EVQ_PAIRING_SEED};
     double *p = calloc(to->best + 1, sizeof *p);
     enum evq_status status =
         p != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "no memory for the steps");
 
     for (size_t i = 0; status == EVQ_OK && i < to->best; i++) {
         struct evq_pairing pairing;
-        struct evq_pairing_items arrays = {.baseline = NULL};
         struct evq_paired paired;
-        status =
-            evq_pairing_open(&to->steps[to->best].file, &to->steps[i].file, false, &pairing, err);
+        status = evq_pairing_open(&to->steps[to->best].file, &to->steps[i].file, false, NULL,
+                                  &pairing, err);
         if (status == EVQ_OK) {
-            status = evq_pairing_items(&pairing, to->score, &arrays, err);
-        }
-        if (status == EVQ_OK) {
-            status = evq_paired_compare(&arrays.items, &options, &paired, err);
+            status = evq_pairing_compare(&pairing, to->score, EVQ_PAIRED_AUTO, &paired, err);
         }
         if (status == EVQ_OK) {
             p[i] = paired.p;
         }
-        evq_pairing_items_free(&arrays);
         evq_pairing_close(&pairing);
     }
     if (status == EVQ_OK) {
@@ -170,7 +139,7 @@ static enum evq_status print(const struct steps *to, struct evq_error *err)
     const struct step *first = best;
 
     for (size_t i = 0; i < to->best && first == best; i++) {
-        if (to->steps[i].p >= 1.0 - CONFIDENCE) {
+        if (to->steps[i].p >= 1.0 - EVQ_PAIRING_CONFIDENCE) {
             first = &to->steps[i];
         }
     }

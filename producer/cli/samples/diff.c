@@ -105,7 +105,7 @@ static enum evq_status diff_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_sample_files_one(cli, &places[i], &files[i], err);
     }
     if (status == EVQ_OK) {
-        status = evq_pairing_open(&files[0], &files[1], true, &to.pairing, err);
+        status = evq_pairing_open(&files[0], &files[1], true, NULL, &to.pairing, err);
     }
     if (status == EVQ_OK) {
         status = evq_pairing_score(&to.pairing, evq_option_text(&cli->options, "metric", NULL),

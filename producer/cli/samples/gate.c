@@ -132,7 +132,7 @@ static enum evq_status decide(struct gate *gate, const struct evq_sample_file *b
     struct evq_pairing pairing;
     struct evq_pairing_items arrays = {.baseline = NULL};
     const char *score = NULL;
-    enum evq_status status = evq_pairing_open(baseline, candidate, false, &pairing, err);
+    enum evq_status status = evq_pairing_open(baseline, candidate, false, NULL, &pairing, err);
 
     // A candidate that lacks the items it would fail on must not pass.
     if (status == EVQ_OK && pairing.pairs.only_a + pairing.pairs.only_b > 0) {

@@ -38,7 +38,7 @@ static void say_missing(const struct evq_cli *cli, const struct evq_comparison *
 static void print_row(struct evq_table *table, const struct evq_comparison_row *row)
 {
     const struct evq_paired *paired = &row->paired;
-    const bool significant = row->corrected < 1.0 - EVQ_COMPARISON_CONFIDENCE;
+    const bool significant = row->corrected < 1.0 - EVQ_PAIRING_CONFIDENCE;
     const bool better = (paired->difference > 0.0) == evq_pairing_higher(row->score);
     const enum evq_colour colour = !significant ? EVQ_COLOUR_NONE
                                    : better     ? EVQ_COLOUR_GREEN

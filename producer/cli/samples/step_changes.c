@@ -7,12 +7,12 @@
 
 #include "producer/cli/samples/sample_files.h"
 #include "producer/cli/table.h"
-#include "shared/samples/comparison.h"
+#include "shared/samples/pairing.h"
 #include "shared/statistics/holm.h"
 
 #define STEPS_MAX 4096
 #define ROWS_MAX  4096
-#define ALPHA     (1.0 - EVQ_COMPARISON_CONFIDENCE)
+#define ALPHA     (1.0 - EVQ_PAIRING_CONFIDENCE)
 
 struct task { // The newest samples of one task. The rows of its scores follow each other.
     char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
@@ -64,25 +64,20 @@ static enum evq_status add_point(struct evq_step_change *row, const struct evq_s
 static enum evq_status compare_score(const struct evq_pairing *pairing, int64_t step,
                                      struct evq_step_change *row, struct evq_error *err)
 {
-    const struct evq_paired_options options = {.confidence = EVQ_COMPARISON_CONFIDENCE,
+    const struct evq_paired_options options = {.confidence = EVQ_PAIRING_CONFIDENCE,
                                                .seed = EVQ_PAIRING_SEED};
     struct evq_pairing_items arrays;
     struct evq_paired paired = {.p = (double)NAN};
     struct evq_step_point point = {.step = step, .p = (double)NAN};
-    double weights = 0.0;
 
     if (evq_samples_set_name(pairing->a, row->score) == SIZE_MAX) {
         return EVQ_OK;
     }
     enum evq_status status = evq_pairing_items(pairing, row->score, &arrays, err);
-    for (size_t i = 0; status == EVQ_OK && i < arrays.items.count; i++) {
-        const double weight = arrays.weights != NULL ? arrays.weights[i] : 1.0;
-        point.mean += weight * arrays.baseline[i];
-        point.difference += weight * (arrays.candidate[i] - arrays.baseline[i]);
-        weights += weight;
+    if (status == EVQ_OK) {
+        point.mean = evq_pairing_mean(&arrays, arrays.baseline);
+        point.difference = evq_pairing_mean(&arrays, arrays.candidate) - point.mean;
     }
-    point.mean /= weights;
-    point.difference /= weights;
     if (status == EVQ_OK && pairing->a != pairing->b) {
         status = evq_paired_compare(&arrays.items, &options, &paired, err);
         status = status == EVQ_E_INVALID ? EVQ_OK : status; // Such as a task of one document.

@@ -148,8 +148,8 @@ static enum evq_status write_diff(struct diff *diff, const struct evq_http_reque
                                   const struct evq_sample_file files[2], struct evq_buffer *out,
                                   struct evq_error *err)
 {
-    enum evq_status status = evq_pairing_open_within(
-        &files[0], &files[1], true, &evq_samples_request_limits, &diff->pairing, err);
+    enum evq_status status = evq_pairing_open(&files[0], &files[1], true,
+                                              &evq_samples_request_limits, &diff->pairing, err);
 
     if (status == EVQ_OK) {
         status = evq_pairing_score(&diff->pairing, metric_of(request), &diff->score, err);

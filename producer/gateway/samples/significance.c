@@ -16,7 +16,6 @@
 #define STEPS_MAX       400 // The newest ones.
 #define WORK_MS_DEFAULT 1000
 #define WORK_MS_MAX     5000
-#define CONFIDENCE      0.95
 #define NONE            SIZE_MAX
 #define VERSION_BYTES   512
 #define KEY_BYTES       (2 * VERSION_BYTES + 160) // Two files and the name of a score.
@@ -76,19 +75,7 @@ static bool stays(enum evq_status status)
 static enum evq_status read_set(const struct step *step, struct evq_samples_set **ret,
                                 struct evq_error *err)
 {
-    struct evq_samples_set *set = NULL;
-    enum evq_status status =
-        evq_samples_set_read_within(step->file.path, false, &evq_samples_request_limits, &set, err);
-
-    if (status == EVQ_OK) {
-        status = evq_samples_find_check(&step->file, &set->header, err);
-    }
-    if (status != EVQ_OK) {
-        evq_samples_set_free(set);
-        return status;
-    }
-    *ret = set;
-    return EVQ_OK;
+    return evq_pairing_read(&step->file, false, &evq_samples_request_limits, ret, err);
 }
 
 static enum evq_status measure_score(struct evq_samples_set *set, const char *score,
@@ -108,7 +95,7 @@ static enum evq_status measure_score(struct evq_samples_set *set, const char *sc
     if (status == EVQ_OK) {
         status =
             evq_mean_interval(arrays.candidate, arrays.items.count, arrays.weights, arrays.clusters,
-                              arrays.items.cluster_count, CONFIDENCE, &mean, err);
+                              arrays.items.cluster_count, EVQ_PAIRING_CONFIDENCE, &mean, err);
     }
     *ret = (struct evq_significance_numbers){.items = (int64_t)set->count,
                                              .value = mean.mean,
@@ -155,9 +142,7 @@ static void measure(struct curve *curve, struct step *step)
 static enum evq_status compare_sets(const struct curve *curve, struct evq_samples_set *set,
                                     struct evq_significance_numbers *ret, struct evq_error *err)
 {
-    const struct evq_paired_options options = {.confidence = CONFIDENCE, .seed = EVQ_PAIRING_SEED};
     struct evq_pairing pairing;
-    struct evq_pairing_items arrays = {.baseline = NULL};
     struct evq_paired paired = {.count = 0};
     const char *score = curve->metric;
     enum evq_status status = evq_pairing_make(curve->best_set, set, &pairing, err);
@@ -166,10 +151,7 @@ static enum evq_status compare_sets(const struct curve *curve, struct evq_sample
         status = evq_pairing_score(&pairing, score, &score, err);
     }
     if (status == EVQ_OK) {
-        status = evq_pairing_items(&pairing, score, &arrays, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_paired_compare(&arrays.items, &options, &paired, err);
+        status = evq_pairing_compare(&pairing, score, EVQ_PAIRED_AUTO, &paired, err);
     }
     *ret = (struct evq_significance_numbers){.items = (int64_t)paired.count,
                                              .value = paired.difference,
@@ -177,7 +159,6 @@ static enum evq_status compare_sets(const struct curve *curve, struct evq_sample
                                              .low = paired.low,
                                              .high = paired.high,
                                              .p = paired.p};
-    evq_pairing_items_free(&arrays);
     evq_pairing_close(&pairing);
     return status;
 }
@@ -329,9 +310,9 @@ static void write_step(const struct curve *curve, const struct step *step, struc
     write_member("p", has_p ? step->difference.p : none, out);
     write_member("p_corrected", has_p ? step->corrected : none, out);
     evq_buffer_printf(out, ", \"differs\": %s, \"error\": ",
-                      !has_p                               ? "null"
-                      : step->corrected < 1.0 - CONFIDENCE ? "true"
-                                                           : "false");
+                      !has_p                                           ? "null"
+                      : step->corrected < 1.0 - EVQ_PAIRING_CONFIDENCE ? "true"
+                                                                       : "false");
     evq_buffer_json_text(out, error);
     evq_buffer_text(out, "}");
 }
@@ -349,7 +330,7 @@ static void write_curve(const struct curve *curve, const char *run,
     evq_buffer_printf(out,
                       ", \"higher_is_better\": %s, \"confidence\": %g, \"correction\": \"holm\", "
                       "\"complete\": %s, \"best_step\": ",
-                      evq_pairing_higher(curve->metric) ? "true" : "false", CONFIDENCE,
+                      evq_pairing_higher(curve->metric) ? "true" : "false", EVQ_PAIRING_CONFIDENCE,
                       curve->complete ? "true" : "false");
     if (curve->complete && curve->best != NONE) {
         evq_buffer_integer(out, curve->steps[curve->best].step);
