@@ -208,6 +208,10 @@ class OtherServersTest(WithoutWorker):
         with open(f"/proc/{server.process.pid}/cmdline", "rb") as file:
             self.assertNotIn(server.key.encode(), file.read())
 
+    def test_no_key_can_be_taken_for_an_option(self) -> None:
+        for _ in range(20):
+            self.assertTrue(self.server("sglang").key.isalnum())
+
     def test_a_server_of_ones_own(self) -> None:
         start = ["{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--served-model-name", "model"]
         start += ["--host", "127.0.0.1", "--port", "{port}", "--middleware", "evalq_server_key.Guard"]
