@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.key = secrets.token_hex(32)  # SGLang would take a key that begins with - for an option.
+        self.key = secrets.token_hex(32)  # Without "-", which may begin an option.
         self.http = Http(0, self.key)
         self.process: Optional[Process] = None
         self.version = ""
