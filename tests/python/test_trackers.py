@@ -286,7 +286,7 @@ class OpenTrackersTest(unittest.TestCase):
     """Tests which tracker runs a training submits with its checkpoints."""
 
     def found(self, given: Optional[Dict[str, Any]] = None, **modules: Any) -> Dict[str, str]:
-        from evalq._trackers import open_trackers
+        from evalq.integrations.open_trackers import open_trackers
 
         with mock.patch.dict(sys.modules, modules):
             for name in {"wandb", "mlflow"} - set(modules):

@@ -7,12 +7,12 @@ import math
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .._trackers import open_trackers
 from ..client import Client
 from ..result import Result
 from .best import beats
 from .due_evaluations import Evaluation
 from .lightning_files import saves_later
+from .open_trackers import open_trackers
 from .options import suite_names
 from .paired_test import PairedTest
 from .quiet_client import default_run

@@ -18,12 +18,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from .._trackers import open_trackers
 from ..client import Client
 from ..result import Result
 from .best import BestSoFar
 from .due_evaluations import Evaluation
 from .guarded import guarded
+from .open_trackers import open_trackers
 from .options import refused, suite_names
 from .paired_test import Confirm, PairedTest
 from .quiet_client import default_run
