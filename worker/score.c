@@ -58,13 +58,15 @@ static enum evq_status on_progress(void *context, int64_t done, int64_t total, c
     const int64_t now_ms = evq_clock_mono_ms();
     struct evq_error err;
 
-    // Bytes of the weights are reported with a text that ends differently.
-    if (now_ms - session->told_ms < TELL_MS || strchr(text, ',') != NULL) {
+    if (now_ms - session->told_ms < TELL_MS) {
         return EVQ_OK;
     }
     session->told_ms = now_ms;
-    evq_buffer_printf(&session->out, "{\"done\": %lld, \"total\": %lld}", (long long)done,
+    evq_buffer_printf(&session->out,
+                      "{\"done\": %lld, \"total\": %lld, \"doing\": ", (long long)done,
                       (long long)total);
+    evq_buffer_json_text(&session->out, text);
+    evq_buffer_text(&session->out, "}");
     return send_line(session, &err) == EVQ_OK ? EVQ_OK : EVQ_E_STOPPED;
 }
 
@@ -235,6 +237,8 @@ static enum evq_status answer(struct session *session, const char *line, size_t 
     json_t *request = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &fault);
     if (evq_json_memory_failed()) {
         status = evq_error_set(err, EVQ_E_NOMEM, "a request of %zu bytes", bytes);
+    } else if (bytes == 0) {
+        status = bad_line(err, "the line is empty");
     } else if (request == NULL) {
         status = bad_line(err, fault.text);
     } else if (json_object_get(request, "load") != NULL) {
@@ -250,28 +254,45 @@ static enum evq_status answer(struct session *session, const char *line, size_t 
     return status;
 }
 
+/* Reads the next line, without its end. Sets *ret_end at the end of standard input. */
+static enum evq_status read_line(struct evq_buffer *line, bool *ret_end, struct evq_error *err)
+{
+    int byte = EOF;
+
+    evq_buffer_clear(line);
+    while (!line->failed && (byte = getc_unlocked(stdin)) != EOF && byte != '\n') {
+        const char letter = (char)byte;
+        evq_buffer_append(line, &letter, 1);
+    }
+    if (line->full) {
+        return evq_error_set(err, EVQ_E_LIMIT, "a request is too long, expected at most %zu bytes",
+                             LINE_BYTES_MAX);
+    }
+    if (line->failed) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a request");
+    }
+    if (ferror(stdin) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "read standard input: %s", strerror(errno));
+    }
+    *ret_end = byte == EOF && line->bytes == 0;
+    return EVQ_OK;
+}
+
 /* Answers until standard input ends. */
 static enum evq_status serve(struct session *session, struct evq_error *err)
 {
-    enum evq_status status = EVQ_OK;
-    char *line = NULL;
-    size_t room = 0;
+    struct evq_buffer line;
+    bool ended = false;
 
-    while (status == EVQ_OK) {
-        const ssize_t bytes = getline(&line, &room, stdin);
-        if (bytes < 0 && ferror(stdin) != 0) {
-            status = evq_error_set(err, EVQ_E_IO, "read standard input: %s", strerror(errno));
+    evq_buffer_init(&line, LINE_BYTES_MAX);
+    enum evq_status status = read_line(&line, &ended, err);
+    while (status == EVQ_OK && !ended) {
+        status = answer(session, (const char *)line.data, line.bytes, err);
+        if (status == EVQ_OK) {
+            status = read_line(&line, &ended, err);
         }
-        if (bytes < 0) {
-            break;
-        }
-        status =
-            (size_t)bytes > LINE_BYTES_MAX
-                ? evq_error_set(err, EVQ_E_LIMIT, "a request has %zu bytes, expected at most %zu",
-                                (size_t)bytes, LINE_BYTES_MAX)
-                : answer(session, line, (size_t)bytes, err);
     }
-    free(line);
+    evq_buffer_free(&line);
     return status;
 }
 
@@ -323,11 +344,11 @@ enum evq_exit evq_score_main(const struct evq_options *options)
     if (status != EVQ_OK) {
         (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
     }
+    const bool serving = session.scorer != NULL; // Otherwise it did not start.
     evq_native_scorer_free(session.scorer);
     evq_native_close(native);
     json_decref(session.loaded);
     evq_buffer_free(&session.out);
-    const bool serving = session.scorer != NULL;
     evq_config_free(config);
     if (status == EVQ_OK || !serving) {
         return evq_status_exit_code(status);

@@ -16,7 +16,8 @@
  *
  *   {"loaded": PATH, "family": TEXT, "vocabulary": N, "context": N, "compute": TEXT,
  *    "device": TEXT, "no_tokenizer": TEXT}
- *   {"done": N, "total": N}                                  any number of times before scores
+ *   {"done": N, "total": N, "doing": TEXT}                   any number of times before scores:
+ *       bytes while weights are loaded, then tokens
  *   {"scores": [[LOGPROB, GREEDY], ...]}                     one for each text
  *   {"error": TEXT}                                          instead of any other answer
  *

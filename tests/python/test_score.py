@@ -106,6 +106,16 @@ class ScoreTest(unittest.TestCase):
             self.assertTrue(max(best)[1])
         self.assertIsNone(self.engine._process.poll())
 
+    def test_progress_says_what_is_counted(self) -> None:
+        told = []
+        self.load(self.gpt2())
+        self.engine.listener = lambda done, total, doing: told.append((done, total, doing))
+        self.engine.score([{"texts": ["It was"]}])
+        self.assertGreater(len(told), 0)
+        for done, total, doing in told:
+            self.assertLessEqual(done, total)
+            self.assertTrue(doing.startswith("task the requests"), doing)
+
     def test_whole_texts_are_their_parts(self) -> None:
         self.assertEqual(self.load(self.gpt2())["no_tokenizer"], "")
         text = "It was the best"

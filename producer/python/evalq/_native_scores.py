@@ -20,7 +20,7 @@ class NativeScores:
         self._words = words
         self._process: Optional[subprocess.Popen[str]] = None
         self.close: Callable[[], Any] = lambda: None
-        self.listener: Optional[Callable[[int, int], None]] = None
+        self.listener: Optional[Callable[[int, int, str], None]] = None
 
     def load(self, path: str, variant: str, maps: Dict[str, Dict[str, str]]) -> Dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
@@ -54,7 +54,7 @@ class NativeScores:
                 if "done" not in answer:
                     break
                 if self.listener is not None:
-                    self.listener(answer["done"], answer["total"])
+                    self.listener(answer["done"], answer["total"], answer["doing"])
             else:
                 raise RuntimeError(
                     f"evalq-worker ended with exit code {process.wait()}; standard error has its"

@@ -90,7 +90,7 @@ class Harness:
         name = task.options.get("source", str(task))
         report(0, -1, name)
         if self._options.model == "evalq":
-            self._lm.listen(lambda done, total: report(done, total, name))
+            self._lm.listen(lambda done, total, doing: report(done, total, f"{name}: {doing}"))
         options = self._options
         results = self._lm_eval.simple_evaluate(
             model=self._lm,

@@ -60,7 +60,7 @@ class EvalqLM(TemplateLM):  # type: ignore[misc]
         self._named_tokenizer = os.path.abspath(tokenizer) if tokenizer else ""
         self._prefix = prefix_token_id
         words = ["--threads", str(threads)]
-        if device not in (None, "cuda", "cuda:0"):  # cuda:0 is the default of the harness's command.
+        if device not in (None, "cuda", "cuda:0"):  # The harness's command gives cuda:0 by default.
             words += ["--devices", str(device).replace("cuda:", "")]
         self._engine = NativeScores(words)
         self.load_checkpoint(pretrained, variant)
@@ -81,8 +81,9 @@ class EvalqLM(TemplateLM):  # type: ignore[misc]
         maps = {"model": self._model, "data": data, "options": self._options}
         return self._engine.load(self._path, self._variant, maps)
 
-    def listen(self, listener: Optional[Callable[[int, int], None]]) -> None:
-        """listener(done, total) is called while requests are scored."""
+    def listen(self, listener: Optional[Callable[[int, int, str], None]]) -> None:
+        """listener(done, total, doing) is called while weights are loaded and requests are scored.
+        doing names what is counted."""
         self._engine.listener = listener
 
     def loglikelihood(self, requests: List[Any], disable_tqdm: bool = False) -> List[Score]:

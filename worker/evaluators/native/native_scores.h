@@ -38,10 +38,12 @@ void evq_native_scorer_free(struct evq_native_scorer *scorer); // Accepts NULL.
 
 /*
  * Opens the checkpoint at path instead of the present one and drops waiting requests. The weights
- * are read when the first request is scored. variant says which weights; NULL: regular. It, `how`
- * and its pairs are borrowed until the next load:
- * model options, the options `compute` and `length` of a task over tokens, and the data keys
- * `tokenizer` and `prefix`. Returns the errors of evq_native_eval(); then no checkpoint is loaded.
+ * are read when the first request is scored.
+ * - variant: which weights; NULL: regular.
+ * - how: model options, the options `compute` and `length` of a task over tokens, and the data keys
+ *   `tokenizer` and `prefix`.
+ * Both are borrowed until the next load. Returns the errors of evq_native_eval(); then no
+ * checkpoint is loaded.
  */
 enum evq_status evq_native_scorer_load(struct evq_native_scorer *scorer, const char *path,
                                        const char *variant, const struct evq_task_config *how,
