@@ -36,7 +36,7 @@ struct rope {
     double scale; // Factor of cosine and sine.
 };
 
-/* Path of a parameter. Options use only the new name and precede both places in the file. */
+/* Writes the path of a parameter to out. An option has the new name, and wins over the file. */
 static const char *path(const struct rope *rope, const char *name, char out[80])
 {
     // These are our own names, so they fit.
@@ -55,8 +55,8 @@ static double real(const struct rope *rope, const char *name, double fallback)
     return evq_model_config_real(rope->config, path(rope, name, at), fallback);
 }
 
-/* Reads a value that may also stand beside the parameters, as `other`; first: that place precedes
- * the parameters. Options precede both. */
+/* Reads a value that may also stand outside the parameters, as `other`. If both are there, the one
+ * outside wins if `first` is set, otherwise the parameter. An option wins over both. */
 static double beside(const struct rope *rope, const char *name, const char *other, double fallback,
                      bool first)
 {
@@ -192,7 +192,7 @@ static const struct {
     void (*make)(struct rope *rope);
     bool stretches; // A missing factor is the ratio of the context to the trained length.
 } types[] = {{"default", make_plain, false},   {"linear", make_linear, false},
-             {"dynamic", make_plain, false}, // It changes only sequences beyond the context.
+             {"dynamic", make_plain, false}, // It differs only in sequences beyond the context.
              {"llama3", make_llama3, false},   {"yarn", make_yarn, true},
              {"longrope", make_longrope, true}};
 
@@ -229,8 +229,8 @@ static size_t find_type(const struct rope *rope)
     return at;
 }
 
-/* Some configurations have the trained length beside the parameters; that one precedes. With
- * parameters by type of layer, it does not count. Phi's configuration always has it there. */
+/* If a configuration has the trained length outside the parameters, that value wins. It does not
+ * count if the parameters differ by type of layer. Phi's configuration always has it outside. */
 static double read_trained(const struct rope *rope)
 {
     static const char name[] = "original_max_position_embeddings";

@@ -17,8 +17,8 @@ struct evq_rope_form {     // What is special in the configurations of a family.
     double trained;      // Default of original_max_position_embeddings; 0: the context.
     bool neighbours;     // Pairs are (2 i, 2 i + 1).
     bool longrope_names; // The types "su" and "yarn" mean longrope.
-    // "full_attention" or "sliding_attention": the parameters are in a group of that name. Older
-    // files have one set for the first; plain: it does not count for these layers.
+    // "full_attention" or "sliding_attention": the parameters are in a group of that name. An older
+    // file has one set instead. It is for full attention; plain: so it does not count here.
     const char *layers;
     bool plain;
 };
