@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "shared/checkpoint/digest.h"
+#include "worker/loader/dequantise.h"
 
 #define ALIGNMENT    64
 #define UNUSED_MAX   4096 // Most unused tensors that are hashed while the others load.
@@ -51,6 +52,21 @@ static size_t up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* Makes a piece of a contiguous tensor fp32 if the backend does not accept it as it is. */
+static void set_type(const struct evq_model *model, struct evq_load_piece *piece)
+{
+    const struct evq_source *source = piece->source;
+
+    piece->room = up((size_t)piece->bytes);
+    piece->convert =
+        !own_type(model, piece->tensor, &piece->type) || source->kind != EVQ_SOURCE_TENSOR;
+    if (piece->convert) {
+        piece->type = EVQ_WEIGHT_F32;
+        piece->room += up(evq_dequantise_values(source, piece->bytes) * sizeof(float)) +
+                       evq_dequantise_room(source, piece->bytes);
+    }
+}
+
 /* Adds an item of a tensor's first dimension as one piece. */
 static enum evq_status add_part(const struct evq_model *model, const struct evq_source *source,
                                 struct evq_load_list *list, struct evq_error *err)
@@ -64,8 +80,7 @@ static enum evq_status add_part(const struct evq_model *model, const struct evq_
                                    .at = bytes * (uint64_t)source->part,
                                    .bytes = bytes,
                                    .first_row = source->first_row,
-                                   .rows = source->rows,
-                                   .room = up((size_t)bytes)};
+                                   .rows = source->rows};
 
     if (!tensor->contiguous) {
         return evq_error_set(
@@ -75,11 +90,7 @@ static enum evq_status add_part(const struct evq_model *model, const struct evq_
             tensor->name, (int)source->parts);
     }
     piece.unhashed = evq_digest_block_bytes(tensor) != bytes;
-    piece.convert = !own_type(model, tensor, &piece.type) || source->kind == EVQ_SOURCE_ONE_PLUS;
-    if (piece.convert) {
-        piece.type = EVQ_WEIGHT_F32;
-        piece.room += up((size_t)bytes / evq_dtype_bytes(tensor->dtype) * sizeof(float));
-    }
+    set_type(model, &piece);
     return add(list, &piece, err);
 }
 
@@ -98,18 +109,13 @@ static enum evq_status add_bytes(const struct evq_model *model, const struct evq
         .kind = EVQ_LOAD_BYTES, .source = source, .count = 1, .tensor = tensor};
     enum evq_status status = EVQ_OK;
 
-    piece.convert = !own_type(model, tensor, &piece.type) || source->kind == EVQ_SOURCE_ONE_PLUS;
-    piece.type = piece.convert ? EVQ_WEIGHT_F32 : piece.type;
     for (uint64_t at = 0; at < tensor->bytes && status == EVQ_OK; at += step) {
         const uint64_t left = tensor->bytes - at;
         piece.at = at;
         piece.bytes = left < step ? left : step;
         piece.rows = cut ? (int32_t)(piece.bytes / row) : source->rows;
         piece.first_row = source->first_row + (cut ? (int32_t)(at / row) : 0);
-        piece.room = up((size_t)piece.bytes);
-        if (piece.convert) {
-            piece.room += up((size_t)piece.bytes / evq_dtype_bytes(tensor->dtype) * sizeof(float));
-        }
+        set_type(model, &piece);
         status = add(list, &piece, err);
     }
     return status;

@@ -11,6 +11,7 @@
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/dtype.h"
+#include "worker/loader/dequantise.h"
 
 #define SAMPLES       64
 #define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing from direct I/O.
@@ -161,19 +162,29 @@ static void one_plus(float *values, size_t count)
     }
 }
 
+static size_t up(size_t bytes)
+{
+    return (bytes + CONVERT_ALIGN - 1) / CONVERT_ALIGN * CONVERT_ALIGN;
+}
+
 /* Reads the stored values behind the room for fp32, and converts them into that room. */
 static enum evq_status read_converted(const struct evq_piece_reader *reader,
                                       const struct evq_load_piece *piece, uint8_t *memory,
                                       struct evq_error *err)
 {
     const enum evq_dtype dtype = piece->tensor->dtype;
-    const size_t count = (size_t)piece->bytes / evq_dtype_bytes(dtype);
-    const size_t room = (count * sizeof(float) + CONVERT_ALIGN - 1) / CONVERT_ALIGN * CONVERT_ALIGN;
+    const size_t count = evq_dequantise_values(piece->source, piece->bytes);
+    const size_t room = up(count * sizeof(float));
     struct evq_piece_reader buffered = *reader;
     uint8_t *stored = NULL;
 
     buffered.direct = NULL; // The memory behind the room is not aligned.
     const enum evq_status status = read_bytes(&buffered, piece, memory + room, &stored, err);
+    if (status == EVQ_OK && piece->source->scale != NULL) {
+        return evq_dequantise(reader->checkpoint, piece->source, piece->at, piece->bytes, stored,
+                              memory + room + up((size_t)piece->bytes), (float *)(void *)memory,
+                              err);
+    }
     if (status == EVQ_OK && !evq_convert_f32(dtype, stored, count, (float *)(void *)memory)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
                              "tensor '%s': dtype %s cannot be computed with", piece->tensor->name,

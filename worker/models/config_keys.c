@@ -66,6 +66,7 @@ static const char *const harmless[] = {
     "prefix",
     "pretraining_tp",
     "problem_type",
+    "quantization_config", // evq_quantised_read() reads it in every family.
     "remove_invalid_values",
     "reorder_and_upcast_attn",
     "repetition_penalty",

@@ -107,6 +107,15 @@ static const char *head_of(const struct evq_model_request *request,
                                                                           : names->head;
 }
 
+/* Whether all experts of a layer are in one tensor. */
+static bool has_joined_experts(const struct evq_checkpoint *checkpoint,
+                               const struct evq_decoder_names *names, struct evq_arena *arena)
+{
+    return names->joined_up != NULL &&
+           (names->expert == NULL ||
+            find_ending(checkpoint, evq_arena_printf(arena, ".%s", names->joined_up)) != NULL);
+}
+
 /* Checks that products of the shape cannot overflow below, and refuses what no family handles. */
 static void check_shape(struct evq_model_config *config, const struct evq_decoder *shape)
 {
@@ -145,10 +154,26 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
                                 "is_causal is false, expected a causal decoder");
     }
-    if (evq_model_config_has(config, "quantization_config.quant_method")) {
+}
+
+/* Reads how the weights are quantised, and whether the shape and the request allow it. */
+static void check_quantised(struct evq_model_config *config, const struct evq_decoder_plan *plan,
+                            struct evq_quantised *quantised)
+{
+    const struct evq_decoder *shape = plan->shape;
+
+    evq_quantised_read(config, plan->names->expert == NULL && plan->names->joined_up != NULL,
+                       quantised);
+    if (quantised->method == EVQ_QUANTISED_MXFP4 &&
+        (shape->hidden % EVQ_MXFP4_BLOCK != 0 || shape->expert_inner % EVQ_MXFP4_BLOCK != 0)) {
+        evq_model_config_refuse(config, EVQ_E_INVALID,
+                                "hidden_size is %d and experts are %d wide, expected multiples of "
+                                "%d because they are MXFP4",
+                                (int)shape->hidden, (int)shape->expert_inner, EVQ_MXFP4_BLOCK);
+    }
+    if (quantised->method != EVQ_QUANTISED_NONE && plan->request->names_only) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
-                                "quantization_config says that the weights are quantised, expected "
-                                "plain fp32, fp16 or bf16");
+                                "the weights are quantised, expected plain ones");
     }
 }
 
@@ -205,14 +230,16 @@ static enum evq_status tell_names(const struct evq_decoder_plan *plan, struct ev
     return EVQ_OK;
 }
 
-static enum evq_status find_weights(struct evq_decoder_plan *plan, struct evq_model *model,
+static enum evq_status find_weights(struct evq_decoder_plan *plan,
+                                    const struct evq_quantised *quantised, struct evq_model *model,
                                     struct evq_error *err)
 {
     const bool tied = plan->shape->tied;
     const char *head = tied ? evq_arena_printf(plan->arena, "%s.weight", plan->head) : NULL;
 
-    const enum evq_status status = evq_weights_find(plan->request, plan->wanted, plan->wanted_count,
-                                                    head, plan->names->buffers, model, err);
+    const enum evq_status status =
+        evq_weights_find(plan->request, plan->wanted, plan->wanted_count, head,
+                         plan->names->buffers, quantised, model, err);
     return status == EVQ_OK && tied ? check_adapted(plan->request, model, err) : status;
 }
 
@@ -221,6 +248,7 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
                                   struct evq_error *err)
 {
     struct evq_decoder shape = {0};
+    struct evq_quantised quantised = {0};
     struct evq_model_config *config = NULL;
     struct evq_decoder_plan plan = {.request = request,
                                     .shape = &shape,
@@ -232,6 +260,7 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
     if (status == EVQ_OK) {
         family->decoder->read(config, model->arena, &shape);
         check_shape(config, &shape);
+        check_quantised(config, &plan, &quantised);
         evq_config_keys_check(config, family->name, family->decoder->keys,
                               family->decoder->more_keys);
         status = evq_model_config_fault(config, err);
@@ -243,13 +272,15 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
     if (status == EVQ_OK) {
         plan.inside = stands_inside(request, plan.names, plan.arena) ? plan.names->inside : "";
         plan.head = head_of(request, plan.names, plan.arena);
+        plan.joined = has_joined_experts(request->checkpoint, plan.names, plan.arena);
+        plan.packed = quantised.method == EVQ_QUANTISED_MXFP4;
         plan.transposed = plan.names->conv1d &&
                           stands_transposed(request->checkpoint, plan.names, &shape, plan.arena);
         status = evq_decoder_plan_make(&plan, model, err);
     }
     if (status == EVQ_OK) {
-        status =
-            request->names_only ? tell_names(&plan, model, err) : find_weights(&plan, model, err);
+        status = request->names_only ? tell_names(&plan, model, err)
+                                     : find_weights(&plan, &quantised, model, err);
     }
     return status;
 }

@@ -28,9 +28,11 @@ struct evq_decoder_names {
     // Layers with experts: the logits that choose them, and "mlp.experts.", which is followed by a
     // number, a dot and the names of an expert's matrices.
     const char *router, *expert, *expert_gate, *expert_up, *expert_down;
-    // Otherwise all experts of a layer are in one tensor [experts, in, out], and its biases in one
-    // of the same name with "_bias". Gates and ups alternate in the first.
-    const char *joined_up, *joined_down;
+    // All experts of a layer in one tensor [experts, out, in], the gates before the ups. A model in
+    // memory has it, and some files. joined_router: the router's name is then another; NULL: no.
+    // Families without `expert` have [experts, in, out], alternating gates and ups, and biases in
+    // tensors of the same names with "_bias".
+    const char *joined_up, *joined_down, *joined_router;
     const char *sinks; // A logit without a value for each head of the attention.
     const char *final_norm;
     const char *head, *other_head; // Two names of the head; the second may be NULL.

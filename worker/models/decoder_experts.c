@@ -12,32 +12,45 @@ static const char *expert_name(struct evq_decoder_plan *plan, int32_t expert, co
     return name != NULL ? name : "";
 }
 
-/* Adds a slot for each expert's matrix in a tensor of all, and one for their biases. Returns the
- * first. */
+static const char *joined_name(struct evq_decoder_plan *plan, const char *name, const char *end)
+{
+    const char *whole = evq_arena_printf(plan->arena, "%s%s", name, end);
+
+    plan->failed = plan->failed || whole == NULL;
+    return whole != NULL ? whole : "";
+}
+
+/* Adds a slot for each expert's matrix in a tensor of all, and one for their biases if the family
+ * has them. Returns the first. */
 static int32_t add_joined(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                           int32_t rows, int32_t columns, int32_t *ret_bias)
 {
     const int32_t experts = plan->shape->experts;
+    const bool alone = plan->names->expert == NULL;
     const char *name = evq_decoder_tensor_name(plan, layer, part, "");
-    const char *bias = evq_arena_printf(plan->arena, "%s_bias", name);
+    const char *bias = joined_name(plan, name, "_bias");
+    const char *values = plan->packed ? joined_name(plan, name, "_blocks") : name;
+    const char *scale = plan->packed ? joined_name(plan, name, "_scales") : NULL;
     const int32_t first = (int32_t)plan->slot_count;
 
-    plan->failed = plan->failed || bias == NULL;
     for (int32_t expert = 0; expert < experts; expert++) {
         evq_decoder_want(
-            plan, &(struct evq_wanted){.name = name,
+            plan, &(struct evq_wanted){.name = values,
                                        .slot = evq_decoder_add_slot(plan, name, rows, columns),
                                        .rows = rows,
                                        .columns = columns,
-                                       .transposed = true,
+                                       .transposed = alone && !plan->packed,
                                        .part = expert,
-                                       .parts = experts});
+                                       .parts = experts,
+                                       .kind = plan->packed ? EVQ_SOURCE_MXFP4 : EVQ_SOURCE_TENSOR,
+                                       .scale = scale});
     }
-    *ret_bias = evq_decoder_add_slot(plan, bias != NULL ? bias : "", experts, rows);
-    evq_decoder_want(plan, &(struct evq_wanted){.name = bias != NULL ? bias : "",
-                                                .slot = *ret_bias,
-                                                .rows = experts,
-                                                .columns = rows});
+    if (alone) {
+        *ret_bias = evq_decoder_add_slot(plan, bias, experts, rows);
+        evq_decoder_want(plan,
+                         &(struct evq_wanted){
+                             .name = bias, .slot = *ret_bias, .rows = experts, .columns = rows});
+    }
     return first;
 }
 
@@ -68,7 +81,9 @@ void evq_decoder_add_experts(struct evq_decoder_plan *plan, int32_t layer, int32
 {
     const struct evq_decoder *shape = plan->shape;
     const struct evq_decoder_names *names = plan->names;
-    const struct evq_decoder_part router = {names->router, shape->experts};
+    const bool renamed = plan->joined && names->joined_router != NULL;
+    const struct evq_decoder_part router = {renamed ? names->joined_router : names->router,
+                                            shape->experts};
     struct evq_op op = {.kind = EVQ_OP_EXPERTS,
                         .in = in,
                         .out = stream,
@@ -81,7 +96,7 @@ void evq_decoder_add_experts(struct evq_decoder_plan *plan, int32_t layer, int32
                         .inner = shape->expert_inner,
                         .top_k = shape->expert_count,
                         .down_bias = -1,
-                        .neighbours = names->joined_up != NULL,
+                        .neighbours = names->expert == NULL,
                         .scale = shape->expert_slope,
                         .cap = shape->expert_cap,
                         .activation = shape->activation};
@@ -96,7 +111,7 @@ void evq_decoder_add_experts(struct evq_decoder_plan *plan, int32_t layer, int32
                                               .n = shape->experts,
                                               .top_k = shape->expert_count,
                                               .whole = shape->route_whole});
-    if (names->joined_up != NULL) {
+    if (plan->joined) {
         op.weight = add_joined(plan, layer, names->joined_up, 2 * shape->expert_inner,
                                shape->hidden, &op.bias);
         op.down = add_joined(plan, layer, names->joined_down, shape->hidden, shape->expert_inner,

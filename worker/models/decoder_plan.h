@@ -17,6 +17,8 @@ struct evq_decoder_plan { // A plan while it is made.
     const char *inside; // names->inside, or "".
     const char *head;   // The name of the head.
     bool transposed;    // The layers' matrices are transposed.
+    bool joined;        // All experts of a layer are in one tensor.
+    bool packed;        // That tensor is MXFP4.
     // evq_decoder_plan_make() sets these.
     struct evq_op *ops;
     struct evq_weight_slot *slots;

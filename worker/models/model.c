@@ -330,7 +330,7 @@ bool evq_model_same_weights(const struct evq_model *a, const struct evq_model *b
         const struct evq_source *y = &b->sources[i];
         if (x->slot != y->slot || x->first_row != y->first_row || x->rows != y->rows ||
             x->kind != y->kind || x->part != y->part || x->transposed != y->transposed ||
-            x->tensor != y->tensor) {
+            x->tensor != y->tensor || x->scale != y->scale) {
             return false;
         }
     }

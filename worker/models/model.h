@@ -11,8 +11,10 @@
 #include "shared/config/config.h"
 
 enum evq_source_kind {
-    EVQ_SOURCE_TENSOR,  // The tensor itself, in its own type if the backend accepts it.
-    EVQ_SOURCE_ONE_PLUS // 1 + the tensor.
+    EVQ_SOURCE_TENSOR,   // The tensor itself, in its own type if the backend accepts it.
+    EVQ_SOURCE_ONE_PLUS, // 1 + the tensor.
+    EVQ_SOURCE_SCALED,   // The tensor, each block of it times one of the scales.
+    EVQ_SOURCE_MXFP4     // The same, and each byte of the tensor holds two values of a row.
 };
 
 struct evq_source { // Where the values of a part of one weight slot come from.
@@ -24,6 +26,7 @@ struct evq_source { // Where the values of a part of one weight slot come from.
     // they are the whole tensor.
     int32_t part, parts;
     const struct evq_tensor *tensor;
+    const struct evq_tensor *scale; // SCALED and MXFP4; both tensors are contiguous.
 };
 
 struct evq_model {

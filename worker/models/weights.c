@@ -8,12 +8,15 @@
 
 #define IGNORED_BYTES_MAX 1500 // Approximate length of the text that names the ignored tensors.
 #define NAME_BYTES        160
+#define SHAPE_RANK_MAX    4
+#define SHAPE_BYTES       52 // Length of the text that names a shape.
 
 struct weights { // The tensors while they are searched.
     const struct evq_model_request *request;
     const struct evq_checkpoint *checkpoint;
     const struct evq_wanted *wanted;
     size_t count;
+    const struct evq_quantised *quantised;
     struct evq_arena *arena;
     char prefix[EVQ_CHECKPOINT_PREFIX_BYTES];
     bool *used; // One flag for each tensor of the checkpoint.
@@ -29,7 +32,7 @@ static const char *file_of(const struct weights *weights, const struct evq_tenso
 }
 
 /* Returns the number of dimensions. */
-static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[3])
+static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[SHAPE_RANK_MAX])
 {
     const bool vector = wanted->columns == 0 && wanted->lines == 0;
     const int32_t rows = wanted->lines > 0 ? wanted->lines : wanted->rows;
@@ -38,21 +41,27 @@ static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[3])
     int32_t *inner = wanted->parts > 0 ? shape + 1 : shape;
 
     shape[0] = wanted->parts;
+    if (wanted->kind == EVQ_SOURCE_MXFP4) {
+        shape[1] = wanted->rows;
+        shape[2] = wanted->columns / EVQ_MXFP4_BLOCK;
+        shape[3] = EVQ_MXFP4_BLOCK / 2;
+        return 4;
+    }
     inner[0] = wanted->transposed ? columns : rows;
     inner[1] = wanted->transposed ? rows : columns;
     return (vector ? 1 : 2) + (wanted->parts > 0);
 }
 
-static void expected_text(const struct evq_wanted *wanted, char out[40])
+static void expected_text(const struct evq_wanted *wanted, char out[SHAPE_BYTES])
 {
-    int32_t shape[3];
+    int32_t shape[SHAPE_RANK_MAX];
     const int32_t rank = expected_shape(wanted, shape);
-    int length = snprintf(out, 40, "[%d", (int)shape[0]);
+    int length = snprintf(out, SHAPE_BYTES, "[%d", (int)shape[0]);
 
-    for (int32_t i = 1; i < rank; i++) { // Three numbers always fit.
-        length += snprintf(out + length, 40 - (size_t)length, ", %d", (int)shape[i]);
+    for (int32_t i = 1; i < rank; i++) { // Four numbers always fit.
+        length += snprintf(out + length, SHAPE_BYTES - (size_t)length, ", %d", (int)shape[i]);
     }
-    (void)snprintf(out + length, 40 - (size_t)length, "]");
+    (void)snprintf(out + length, SHAPE_BYTES - (size_t)length, "]");
 }
 
 /* A missing tensor will also be missing at the next attempt, so the status is a final one. */
@@ -61,7 +70,7 @@ static enum evq_status refuse_missing(const struct weights *weights,
                                       struct evq_error *err)
 {
     const struct evq_checkpoint *checkpoint = weights->checkpoint;
-    char expected[40];
+    char expected[SHAPE_BYTES];
 
     expected_text(wanted, expected);
     return evq_error_set(err, EVQ_E_INVALID, "'%s': %s, expected one of shape %s",
@@ -117,11 +126,11 @@ static void shape_text(const struct evq_tensor *tensor, char *out, size_t out_by
 static enum evq_status check_shape(const struct weights *weights, const struct evq_wanted *wanted,
                                    const struct evq_tensor *tensor, struct evq_error *err)
 {
-    int32_t wants[3];
+    int32_t wants[SHAPE_RANK_MAX];
     bool same = true;
     const int32_t rank = expected_shape(wanted, wants);
     char shape[EVQ_TENSOR_RANK_MAX * 22];
-    char expected[40];
+    char expected[SHAPE_BYTES];
 
     for (int32_t i = 0; i < rank && tensor->rank == rank; i++) {
         same = same && tensor->shape[i] == wants[i];
@@ -135,6 +144,25 @@ static enum evq_status check_shape(const struct weights *weights, const struct e
                          tensor->name, file_of(weights, tensor), shape, expected);
 }
 
+/* Finds the scales of a quantised tensor. */
+static enum evq_status take_scale(struct weights *weights, const struct evq_wanted *wanted,
+                                  struct evq_source *source, struct evq_error *err)
+{
+    const struct evq_checkpoint *checkpoint = weights->checkpoint;
+    const struct evq_tensor *tensor = source->tensor;
+    const struct evq_tensor *scale =
+        wanted->kind == EVQ_SOURCE_MXFP4
+            ? evq_checkpoint_find_below(checkpoint, weights->prefix, wanted->scale)
+        : weights->quantised->method == EVQ_QUANTISED_FP8
+            ? evq_checkpoint_find_below(checkpoint, tensor->name, "_scale_inv")
+            : NULL;
+
+    if (scale != NULL) {
+        weights->used[scale - checkpoint->tensors] = true;
+    }
+    return evq_quantised_take(weights->quantised, file_of(weights, tensor), scale, source, err);
+}
+
 static enum evq_status take(struct weights *weights, const struct evq_wanted *wanted,
                             struct evq_source *source, struct evq_error *err)
 {
@@ -146,11 +174,11 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
                                             weights->prefix, wanted->name);
         return refuse_missing(weights, wanted, what != NULL ? what : wanted->name, err);
     }
-    if (!evq_dtype_is_float(tensor->dtype)) {
-        return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                             "tensor '%s' in '%s' is %s, expected floating point (quantised "
-                             "weights are not handled)",
-                             tensor->name, file_of(weights, tensor), tensor->dtype_name);
+    const bool packed = wanted->kind == EVQ_SOURCE_MXFP4;
+    if (packed ? tensor->dtype != EVQ_DTYPE_U8 : !evq_dtype_is_float(tensor->dtype)) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "tensor '%s' in '%s' is %s, expected %s",
+                             tensor->name, file_of(weights, tensor), tensor->dtype_name,
+                             packed ? "U8" : "floating point");
     }
     weights->used[tensor - weights->checkpoint->tensors] = true;
     *source = (struct evq_source){.slot = wanted->slot,
@@ -161,7 +189,10 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
                                   .part = wanted->part,
                                   .parts = wanted->parts,
                                   .tensor = tensor};
-    return check_shape(weights, wanted, tensor, err);
+    const enum evq_status status = check_shape(weights, wanted, tensor, err);
+    return status == EVQ_OK && weights->quantised->method != EVQ_QUANTISED_NONE
+               ? take_scale(weights, wanted, source, err)
+               : status;
 }
 
 static bool is_buffer(const char *name, const char *const *buffers)
@@ -297,12 +328,14 @@ static enum evq_status check_surplus(const struct weights *weights, const char *
 enum evq_status evq_weights_find(const struct evq_model_request *request,
                                  const struct evq_wanted *wanted, size_t count,
                                  const char *head_name, const char *const *buffers,
-                                 struct evq_model *model, struct evq_error *err)
+                                 const struct evq_quantised *quantised, struct evq_model *model,
+                                 struct evq_error *err)
 {
     struct weights weights = {.request = request,
                               .checkpoint = request->checkpoint,
                               .wanted = wanted,
                               .count = count,
+                              .quantised = quantised,
                               .arena = model->arena};
     const size_t tensor_count = request->checkpoint->tensor_count;
 

@@ -6,6 +6,7 @@
 #define EVQ_WORKER_MODELS_WEIGHTS_H
 
 #include "worker/models/model.h"
+#include "worker/models/quantised.h"
 
 struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     const char *name;
@@ -15,7 +16,8 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     int32_t lines;             // The vector is stored as a matrix of so many rows; 0: as a vector.
     bool transposed;           // The checkpoint stores [columns, rows].
     int32_t part, parts;       // As in struct evq_source: the tensor has one dimension more.
-    enum evq_source_kind kind; // TENSOR or ONE_PLUS.
+    enum evq_source_kind kind; // Not SCALED.
+    const char *scale;         // MXFP4: the name of the scales.
 };
 
 /* The tensors that a model does not use, as text for the user. */
@@ -38,12 +40,13 @@ enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, stru
  * tensor may also be there; the model uses wanted[0] in its place. buffers: endings of names that
  * are not weights (".attn.bias"), NULL-terminated. EVQ_E_NOT_FOUND: a tensor is missing.
  * EVQ_E_INVALID: a tensor has another shape, is one too many, or is outside the prefix and may be
- * the model's own head. EVQ_E_UNSUPPORTED: it is not floating point. The message names tensor, file
- * and what was expected.
+ * the model's own head. EVQ_E_UNSUPPORTED: it is not floating point, and not quantised in a way
+ * that is handled. The message names tensor, file and what was expected.
  */
 enum evq_status evq_weights_find(const struct evq_model_request *request,
                                  const struct evq_wanted *wanted, size_t count,
                                  const char *head_name, const char *const *buffers,
-                                 struct evq_model *model, struct evq_error *err) EVQ_CHECK_RESULT;
+                                 const struct evq_quantised *quantised, struct evq_model *model,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

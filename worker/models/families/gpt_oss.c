@@ -1,10 +1,8 @@
 /*
  * gpt-oss: experts with biases and bounded gates, all in one tensor of a layer, attention with a
- * sink for each head, and windows in every other layer. Weights must be plain: the released
- * checkpoints have MXFP4 experts, which are refused.
+ * sink for each head, and windows in every other layer. The experts are plain, or MXFP4 as in the
+ * released checkpoints.
  */
-#include <limits.h>
-
 #include "worker/models/families/llama.h"
 
 static const struct evq_decoder_names names = {EVQ_LLAMA_FRAME,
@@ -13,8 +11,7 @@ static const struct evq_decoder_names names = {EVQ_LLAMA_FRAME,
                                                .sinks = "self_attn.sinks",
                                                .mlp_norm = "post_attention_layernorm",
                                                .router = "mlp.router",
-                                               .joined_up = "mlp.experts.gate_up_proj",
-                                               .joined_down = "mlp.experts.down_proj"};
+                                               EVQ_LLAMA_JOINED};
 
 static void gpt_oss_read(struct evq_model_config *config, struct evq_arena *arena,
                          struct evq_decoder *decoder)
@@ -27,12 +24,7 @@ static void gpt_oss_read(struct evq_model_config *config, struct evq_arena *aren
     evq_llama_read(config, &defaults, decoder);
     decoder->rope = evq_rope_read(config, arena, decoder, &form);
     evq_llama_read_windows(config, arena, &windows, decoder);
-    decoder->experts = (int32_t)evq_model_config_integer(
-        config, "num_local_experts", 1, INT_MAX,
-        evq_model_config_integer(config, "num_experts", 1, INT_MAX, 128));
-    decoder->expert_count =
-        (int32_t)evq_model_config_integer(config, "num_experts_per_tok", 1, INT_MAX, 4);
-    decoder->expert_inner = decoder->inner;
+    evq_llama_read_experts(config, 128, 4, decoder);
     decoder->router_bias = true;
     decoder->expert_slope = (float)evq_model_config_real(config, "swiglu_alpha", 1.702);
     decoder->expert_cap = (float)evq_model_config_real(config, "swiglu_limit", 7.0);

@@ -72,6 +72,24 @@ void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defa
     decoder->mlp_bias = evq_model_config_flag(config, "mlp_bias", false);
 }
 
+void evq_llama_read_experts(struct evq_model_config *config, int64_t experts, int64_t of_token,
+                            struct evq_decoder *decoder)
+{
+    const int64_t local =
+        evq_model_config_integer(config, "num_local_experts", 1, INT_MAX, experts);
+    const int64_t number = evq_model_config_integer(config, "num_experts", 1, INT_MAX, local);
+
+    if (number != local && evq_model_config_has(config, "num_local_experts")) {
+        evq_model_config_refuse(config, EVQ_E_INVALID,
+                                "num_experts is %lld, but num_local_experts is %lld",
+                                (long long)number, (long long)local);
+    }
+    decoder->experts = (int32_t)number;
+    decoder->expert_count =
+        (int32_t)evq_model_config_integer(config, "num_experts_per_tok", 1, INT_MAX, of_token);
+    decoder->expert_inner = decoder->inner;
+}
+
 static bool layer_slides(struct evq_model_config *config, int32_t layer,
                          const struct evq_llama_windows *windows)
 {

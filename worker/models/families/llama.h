@@ -21,7 +21,10 @@
 // Experts whose matrices are named like those of an MLP.
 #define EVQ_LLAMA_EXPERTS                                                                          \
     .router = "mlp.gate", .expert = "mlp.experts.", .expert_gate = "gate_proj",                    \
-    .expert_up = "up_proj", .expert_down = "down_proj"
+    .expert_up = "up_proj", .expert_down = "down_proj", EVQ_LLAMA_JOINED
+// The experts of a layer in two tensors.
+#define EVQ_LLAMA_JOINED                                                                           \
+    .joined_up = "mlp.experts.gate_up_proj", .joined_down = "mlp.experts.down_proj"
 
 extern const char *const evq_llama_buffers[];
 extern const struct evq_decoder_names evq_llama_names; // With norms before both blocks.
@@ -39,6 +42,11 @@ struct evq_llama_defaults { // Values for missing keys of a configuration; 0: as
 /* Reads a Llama without its rotary positions (evq_rope_read), which need head_dim first. */
 void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defaults *defaults,
                     struct evq_decoder *decoder);
+
+/* Reads the numbers of experts, of all and of a token, with values for missing keys. They are as
+ * wide as the MLP. */
+void evq_llama_read_experts(struct evq_model_config *config, int64_t experts, int64_t of_token,
+                            struct evq_decoder *decoder);
 
 struct evq_llama_windows { // Which layers have the window if there are no layer_types.
     int64_t first;         // From this layer on,

@@ -2,8 +2,6 @@
  * Mixtral: a Mistral whose feed-forward blocks are mixtures of experts. The weights of a token's
  * experts sum to 1.
  */
-#include <limits.h>
-
 #include "worker/models/families/llama.h"
 
 static const struct evq_decoder_names names = {EVQ_LLAMA_FRAME,
@@ -14,7 +12,9 @@ static const struct evq_decoder_names names = {EVQ_LLAMA_FRAME,
                                                .expert = "block_sparse_moe.experts.",
                                                .expert_gate = "w1",
                                                .expert_up = "w3",
-                                               .expert_down = "w2"};
+                                               .expert_down = "w2",
+                                               .joined_router = "mlp.gate",
+                                               EVQ_LLAMA_JOINED};
 
 static void mixtral_read(struct evq_model_config *config, struct evq_arena *arena,
                          struct evq_decoder *decoder)
@@ -26,15 +26,11 @@ static void mixtral_read(struct evq_model_config *config, struct evq_arena *aren
     evq_llama_read(config, &defaults, decoder);
     decoder->rope = evq_rope_read(config, arena, decoder, &form);
     evq_llama_read_windows(config, arena, &windows, decoder);
-    decoder->experts =
-        (int32_t)evq_model_config_integer(config, "num_local_experts", 1, INT_MAX, 8);
-    decoder->expert_count =
-        (int32_t)evq_model_config_integer(config, "num_experts_per_tok", 1, INT_MAX, 2);
-    decoder->expert_inner = decoder->inner;
+    evq_llama_read_experts(config, 8, 2, decoder);
 }
 
 static const char *const architectures[] = {"MixtralForCausalLM", "MixtralModel", "mixtral", NULL};
-static const char *const more_keys[] = {"num_experts_per_tok", "num_local_experts",
+static const char *const more_keys[] = {"num_experts", "num_experts_per_tok", "num_local_experts",
                                         "sliding_window", NULL};
 static const struct evq_decoder_kind kind = {
     .names = &names, .keys = evq_llama_keys, .more_keys = more_keys, .read = mixtral_read};

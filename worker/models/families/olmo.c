@@ -3,8 +3,6 @@
  * queries and all keys of a token together. OLMo 3 also has windows in three of four layers, and
  * other rotary positions in these.
  */
-#include <limits.h>
-
 #include "worker/models/families/llama.h"
 
 static const struct evq_llama_defaults defaults = {.epsilon = 1e-5};
@@ -43,12 +41,7 @@ static void olmoe_read(struct evq_model_config *config, struct evq_arena *arena,
     evq_llama_read(config, &defaults, decoder);
     decoder->qk_norm = EVQ_QK_NORM_WHOLE;
     decoder->rope = evq_rope_read(config, arena, decoder, NULL);
-    decoder->experts = (int32_t)evq_model_config_integer(
-        config, "num_experts", 1, INT_MAX,
-        evq_model_config_integer(config, "num_local_experts", 1, INT_MAX, 64));
-    decoder->expert_count =
-        (int32_t)evq_model_config_integer(config, "num_experts_per_tok", 1, INT_MAX, 8);
-    decoder->expert_inner = decoder->inner;
+    evq_llama_read_experts(config, 64, 8, decoder);
     decoder->route_whole = !evq_model_config_flag(config, "norm_topk_prob", false);
     if (evq_model_config_has(config, "clip_qkv")) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,

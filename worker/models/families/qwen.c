@@ -85,11 +85,7 @@ static void qwen3_moe_read(struct evq_model_config *config, struct evq_arena *ar
     if (evq_model_config_flag(config, "use_sliding_window", false)) {
         evq_llama_read_windows(config, arena, &windows, decoder);
     }
-    decoder->experts = (int32_t)evq_model_config_integer(
-        config, "num_experts", 1, INT_MAX,
-        evq_model_config_integer(config, "num_local_experts", 1, INT_MAX, 128));
-    decoder->expert_count =
-        (int32_t)evq_model_config_integer(config, "num_experts_per_tok", 1, INT_MAX, 8);
+    evq_llama_read_experts(config, 128, 8, decoder);
     decoder->expert_inner =
         (int32_t)evq_model_config_integer(config, "moe_intermediate_size", 1, 1 << 26, 768);
     decoder->route_whole = !evq_model_config_flag(config, "norm_topk_prob", false);
