@@ -2,7 +2,8 @@
 original files are large and not ours, and golden.txt, what Hugging Face `tokenizers` makes of awkward texts with them.
 
 Run by hand, with tokenizers 0.23; what it wrote is committed. tests/peers/test_tokenizer.py trains larger ones by build().
-Lines of golden.txt, tab-separated: tokenizer, "special" or "plain", the text in hexadecimal, its tokens.
+Lines of golden.txt, tab-separated: tokenizer, "special" or "plain", the text in hexadecimal, its tokens. Lines of pairs.txt:
+tokenizer, most tokens, both texts in hexadecimal ("-": there is no second), tokens, type ids.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ QWEN3_5 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 KINDS = ["gpt2", "gpt2_prefix", "gpt2_split", "llama3", "qwen2", "qwen3_5", "digits", "llama2", "llama2_across",
-         "mistral", "metaspace", "metaspace_never", "unknown"]
+         "mistral", "metaspace", "metaspace_never", "unknown", "bert", "bert_cased", "roberta"]
+PAIRS = ["llama3", "metaspace_never", "bert", "bert_cased", "roberta"]  # A template, none, and the three of encoders.
 
 
 def byte_level(pattern: str, behavior: str = "isolated", invert: bool = False) -> Any:
@@ -43,6 +45,7 @@ def build_byte_level(kind: str, texts: List[str], size: int) -> Dict[str, Any]:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = {
         "gpt2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+        "roberta": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
         "gpt2_prefix": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True),
         "gpt2_split": lambda: byte_level(GPT2, "removed", True),
         "llama3": lambda: byte_level(LLAMA3),
@@ -74,6 +77,23 @@ def build_characters(kind: str, texts: List[str], size: int) -> Dict[str, Any]:
     return made
 
 
+def build_words(kind: str, texts: List[str], size: int) -> Tokenizer:
+    """BERT's: uncased with a TemplateProcessing, as Transformers writes it, or cased with a BertProcessing and a shorter longest
+    word."""
+    cased = kind == "bert_cased"
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20 if cased else 100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased, strip_accents=None, clean_text=True, handle_chinese_chars=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=size, show_progress=False, limit_alphabet=100,
+                                        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer.train_from_iterator(texts, trainer)
+    ends = {name: tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")}
+    tokenizer.post_processor = (processors.BertProcessing(("[SEP]", ends["[SEP]"]), ("[CLS]", ends["[CLS]"])) if cased else
+                                processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", list(ends.items())))
+    tokenizer.add_tokens([AddedToken("caf\u00e9", normalized=True), AddedToken("WORD", single_word=True, normalized=True)])
+    return tokenizer
+
+
 def finish(kind: str, made: Dict[str, Any]) -> Tokenizer:
     """The settings that come after training, and the added tokens."""
     if kind.startswith("llama2") or kind == "unknown":
@@ -101,6 +121,9 @@ def finish(kind: str, made: Dict[str, Any]) -> Tokenizer:
         bos = tokenizer.token_to_id("<|endoftext|>")
         tokenizer.post_processor = processors.Sequence([
             processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing("<|endoftext|> $A", None, [("<|endoftext|>", bos)])])
+    if kind == "roberta":
+        ends = [(name, tokenizer.token_to_id(name)) for name in ("<|im_end|>", "<|im_start|>")]
+        tokenizer.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
     if kind == "qwen3_5":
         eos = tokenizer.token_to_id("<|im_end|>")
         tokenizer.post_processor = processors.TemplateProcessing("$A <|im_end|>", None, [("<|im_end|>", eos)])
@@ -108,6 +131,8 @@ def finish(kind: str, made: Dict[str, Any]) -> Tokenizer:
 
 
 def build(kind: str, texts: List[str], size: int) -> Tokenizer:
+    if kind.startswith("bert"):
+        return build_words(kind, texts, size)
     characters = kind in ("llama2", "llama2_across", "mistral", "metaspace", "metaspace_never", "unknown")
     return finish(kind, (build_characters if characters else build_byte_level)(kind, texts, size))
 
@@ -165,6 +190,19 @@ def awkward(seed: int, count: int, samples: List[str]) -> List[bytes]:
     return texts
 
 
+def pairs(kind: str, number: int, tokenizer: Tokenizer) -> Iterable[str]:
+    """Lines of pairs.txt."""
+    texts = awkward(100 + number, 24, SAMPLES[:2])
+    for i, (first, second) in enumerate(zip(texts, texts[7:])):
+        most = (8, 17, 4096)[i % 3]
+        tokenizer.enable_truncation(most)
+        both = [text.decode("utf-8", "replace") for text in (first, second)]
+        done = tokenizer.encode(*(both if i % 4 else both[:1]))
+        yield "\t".join([kind, str(most), first.hex(), second.hex() if i % 4 else "-", " ".join(map(str, done.ids)),
+                         " ".join(map(str, done.type_ids))])
+    tokenizer.no_truncation()
+
+
 def main() -> None:
     with open(os.path.join(HERE, "tinyshakespeare.txt"), encoding="utf-8") as file:
         texts = [file.read()[:60000]] + SAMPLES * 3
@@ -177,6 +215,10 @@ def main() -> None:
                 special = i % 2 == 0
                 ids = tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=special).ids
                 golden.write(f"{kind}\t{'special' if special else 'plain'}\t{text.hex()}\t{' '.join(map(str, ids))}\n")
+    with open(os.path.join(MADE, "pairs.txt"), "w", encoding="ascii") as file:
+        for number, kind in enumerate(PAIRS):
+            lines = pairs(kind, number, Tokenizer.from_file(os.path.join(MADE, kind, "tokenizer.json")))
+            file.write("".join(line + "\n" for line in lines))
     os.replace(os.path.join(HERE, "tokenizers_golden.txt"), os.path.join(MADE, "golden.txt"))
 
 

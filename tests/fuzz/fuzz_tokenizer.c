@@ -61,6 +61,23 @@ static void same(const struct evq_tokens *a, const struct evq_tokens *b)
     check(a->count == 0 || memcmp(a->ids, b->ids, a->count * sizeof(*a->ids)) == 0);
 }
 
+/* The text and its first half as a pair, with and without enough place. */
+static void encode_pair(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes)
+{
+    const struct evq_tokenizer_text texts[2] = {{text, bytes}, {text, bytes / 2}};
+    struct evq_tokens ids = {0};
+    struct evq_tokens types = {0};
+
+    for (size_t most = 40; most <= 4000000; most *= 100000) {
+        const size_t before = ids.count;
+        check(evq_tokenizer_encode_pair(tokenizer, scratch, texts, most, &ids, &types, NULL) ==
+              EVQ_OK);
+        check(ids.count - before <= most && types.count == ids.count);
+    }
+    evq_tokens_free(&ids);
+    evq_tokens_free(&types);
+}
+
 static void encode(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes)
 {
     struct evq_tokens first = {0};
@@ -80,6 +97,7 @@ static void encode(const struct evq_tokenizer *tokenizer, const char *text, size
     check(evq_tokenizer_encode(tokenizer, scratch, (const char *)whole.data, whole.bytes, true,
                                &repaired, NULL) == EVQ_OK);
     same(&first, &repaired);
+    encode_pair(tokenizer, text, bytes);
     evq_buffer_free(&whole);
     evq_tokens_free(&first);
     evq_tokens_free(&again);

@@ -116,8 +116,87 @@ static void tokenizer_gives_the_tokens_of_hugging_face(void **state)
     (void)fclose(golden);
     evq_tokenizer_free(tokenizer);
     evq_tokenizer_scratch_free(scratch);
-    assert_true(kinds >= 13);
-    assert_true(lines >= 400);
+    assert_true(kinds >= 16);
+    assert_true(lines >= 500);
+}
+
+/* Checks one line of pairs.txt with the tokenizer it names. */
+static void check_pair(char *line, struct evq_tokenizer_scratch *scratch)
+{
+    char *part[6] = {line};
+    char texts[2][TEXT_MAX];
+    char got[8 * TEXT_MAX];
+    struct evq_tokenizer_text both[2] = {{0}};
+    struct evq_tokens ids = {0};
+    struct evq_tokens types = {0};
+    struct evq_error err = {.status = EVQ_OK};
+
+    line[strcspn(line, "\n")] = '\0';
+    for (size_t i = 1; i < 6; i++) {
+        part[i] = strchr(part[i - 1], '\t');
+        assert_non_null(part[i]);
+        *part[i]++ = '\0';
+    }
+    for (size_t i = 0; i < 2; i++) {
+        if (strcmp(part[2 + i], "-") != 0) {
+            both[i] = (struct evq_tokenizer_text){texts[i], unhex(part[2 + i], texts[i])};
+        }
+    }
+    struct evq_tokenizer *tokenizer = open_named(part[0]);
+    assert_status_err(evq_tokenizer_encode_pair(tokenizer, scratch, both,
+                                                strtoul(part[1], NULL, 10), &ids, &types, &err),
+                      EVQ_OK, &err);
+    print_ids(&ids, got, sizeof(got));
+    assert_string_equal(got, part[4]);
+    print_ids(&types, got, sizeof(got));
+    assert_string_equal(got, part[5]);
+    evq_tokens_free(&ids);
+    evq_tokens_free(&types);
+    evq_tokenizer_free(tokenizer);
+}
+
+static void tokenizer_joins_and_cuts_pairs_like_hugging_face(void **state)
+{
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    static char line[16 * TEXT_MAX];
+    size_t lines = 0;
+
+    (void)state;
+    assert_non_null(scratch);
+    FILE *golden = fopen(EVQ_TEST_DATA "/tokenizers/pairs.txt", "r");
+    assert_non_null(golden);
+    while (fgets(line, sizeof(line), golden) != NULL) {
+        check_pair(line, scratch);
+        lines++;
+    }
+    (void)fclose(golden);
+    evq_tokenizer_scratch_free(scratch);
+    assert_true(lines >= 80);
+}
+
+static void tokenizer_refuses_a_template_longer_than_the_limit(void **state)
+{
+    const struct evq_tokenizer_text texts[2] = {{"a", 1}, {"b", 1}};
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = open_named("bert");
+    struct evq_tokens ids = {0};
+    struct evq_tokens types = {0};
+    struct evq_error err = {.status = EVQ_OK};
+
+    (void)state;
+    assert_non_null(scratch);
+    assert_status(evq_tokenizer_encode_pair(tokenizer, scratch, texts, 2, &ids, &types, &err),
+                  EVQ_E_LIMIT);
+    assert_holds(err.message, "has 3 tokens, expected at most 2");
+    assert_int_equal(ids.count + types.count, 0);
+    assert_status(evq_tokenizer_encode_pair(tokenizer, scratch, texts, 3, &ids, &types, &err),
+                  EVQ_OK);
+    assert_int_equal(ids.count, 3);
+    assert_int_equal(types.count, 3);
+    evq_tokens_free(&ids);
+    evq_tokens_free(&types);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
 }
 
 /* Pieces cached for one tokenizer must not answer for another. */
@@ -463,6 +542,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizer_gives_the_tokens_of_hugging_face),
+        cmocka_unit_test(tokenizer_joins_and_cuts_pairs_like_hugging_face),
+        cmocka_unit_test(tokenizer_refuses_a_template_longer_than_the_limit),
         cmocka_unit_test(tokenizer_keeps_caches_apart_when_a_scratch_is_shared),
         cmocka_unit_test_setup_teardown(tokenizer_merges_long_pieces_from_the_left,
                                         fixture_folder_setup, fixture_folder_teardown),

@@ -42,7 +42,18 @@ static void refuse(const struct fixture_folder *folder, const char *path, const 
 #define ADDED(token) WITH("\"added_tokens\":[" token "]")
 #define POST(rest)   WITH("\"post_processor\":{\"type\":\"TemplateProcessing\"," rest "}")
 #define TEXT_A       "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
-#define LEVEL        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
+#define UNK          "\"unk_token\":\"a\""
+#define PREFIX(text) "\"continuing_subword_prefix\":" text
+#define BERT         "{\"type\":\"BertPreTokenizer\"}"
+#define LONG         "################################################################"
+#define NFC2         "{\"type\":\"NFC\"},{\"type\":\"NFC\"}"
+#define NFC4         NFC2 "," NFC2
+#define DIGITS2      "{\"type\":\"Digits\"},{\"type\":\"Digits\"}"
+#define DIGITS4      DIGITS2 "," DIGITS2
+#define WORDS(prefix, characters, unk)                                                             \
+    "{\"pre_tokenizer\":" BERT ",\"model\":{\"type\":\"WordPiece\"," prefix                        \
+    "\"max_input_chars_per_word\":" characters "," unk "," VOCAB "}}"
+#define LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
 
 static const struct {
     const char *json;
@@ -98,8 +109,8 @@ static const struct {
     {ONLY(VOCAB ",\"merges\":[\"a x\"]"), EVQ_E_CORRUPT, "lacks the second"},
     {ONLY(VOCAB ",\"merges\":[\"b a\"]"), EVQ_E_CORRUPT, "lacks what they make"},
     // Settings of the model.
-    {BPE("\"type\":\"Unigram\""), EVQ_E_UNSUPPORTED, "'Unigram', expected BPE; use pre-tokenised"},
-    {BPE("\"type\":\"WordPiece\""), EVQ_E_UNSUPPORTED, "'WordPiece'"},
+    {BPE("\"type\":\"Unigram\""), EVQ_E_UNSUPPORTED,
+     "'Unigram', expected BPE or WordPiece; use pre-tokenised"},
     {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", EVQ_E_UNSUPPORTED, "'Unigram'"},
     {ONLY(VOCAB "," MERGES ",\"type\":\"WordLevel\""), EVQ_E_UNSUPPORTED, "'WordLevel'"},
     {BPE("\"dropout\":0.1"), EVQ_E_UNSUPPORTED, "dropout"},
@@ -117,7 +128,24 @@ static const struct {
     {WITH("\"normalizer\":{}"), EVQ_E_CORRUPT, "a normalizer has no type"},
     {WITH("\"normalizer\":[]"), EVQ_E_CORRUPT, "a normalizer has no type"},
     {WITH("\"normalizer\":{\"type\":\"NFKC\"}"), EVQ_E_UNSUPPORTED, "normalizer 'NFKC'"},
-    {WITH("\"normalizer\":{\"type\":\"Lowercase\"}"), EVQ_E_UNSUPPORTED, "'Lowercase'"},
+    {WITH("\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":1}"), EVQ_E_CORRUPT,
+     "BertNormalizer is neither"},
+    {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" NFC4 "," NFC4 "," NFC4 "," NFC4
+          ",{\"type\":\"NFC\"}]}"),
+     EVQ_E_LIMIT, "more than 16 normalizers"},
+    // WordPiece.
+    {WORDS("", "64", UNK), EVQ_E_CORRUPT, "continuing_subword_prefix is no text"},
+    {WORDS(PREFIX("7") ",", "64", UNK), EVQ_E_CORRUPT, "continuing_subword_prefix is no text"},
+    {WORDS(PREFIX("\"" LONG "#\"") ",", "64", UNK), EVQ_E_CORRUPT, "at most 64 bytes"},
+    {WORDS(PREFIX("\"##\"") ",", "0", UNK), EVQ_E_CORRUPT, "whole number from 1 to 1000"},
+    {WORDS(PREFIX("\"##\"") ",", "1001", UNK), EVQ_E_CORRUPT, "whole number from 1 to 1000"},
+    {WORDS(PREFIX("\"##\"") ",", "\"9\"", UNK), EVQ_E_CORRUPT, "whole number from 1 to 1000"},
+    {WORDS(PREFIX("\"##\"") ",", "64", "\"x\":1"), EVQ_E_CORRUPT, "has no unk_token"},
+    {WORDS(PREFIX("\"##\"") ",", "64", "\"unk_token\":\"x\""), EVQ_E_CORRUPT, "'x' is not in"},
+    {"{\"model\":{\"type\":\"WordPiece\"," PREFIX("\"##\"") ",\"max_input_chars_per_word\":100," UNK
+                                                            "," VOCAB "}}",
+     EVQ_E_UNSUPPORTED, "WordPiece without BertPreTokenizer"},
+    {WITH("\"pre_tokenizer\":" BERT), EVQ_E_UNSUPPORTED, "BertPreTokenizer without WordPiece"},
     {WITH("\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"}"), EVQ_E_UNSUPPORTED,
      "'Prepend'"},
     {WITH("\"normalizer\":{\"type\":\"Sequence\"}"), EVQ_E_CORRUPT, "no list of normalizers"},
@@ -128,13 +156,19 @@ static const struct {
     // Pre-tokenizers.
     {WITH("\"pre_tokenizer\":{\"type\":\"Whitespace\"}"), EVQ_E_UNSUPPORTED, "'Whitespace'"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" LEVEL "," LEVEL "]}"),
-     EVQ_E_UNSUPPORTED, "two ways at once"},
+     EVQ_E_UNSUPPORTED, "again after ByteLevel"},
+    {WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},"
+          "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\"}]}"),
+     EVQ_E_UNSUPPORTED, "Metaspace behind other steps"},
+    {WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" DIGITS4 "," DIGITS4
+          "," DIGITS4 "," DIGITS4 ",{\"type\":\"Digits\"}]}"),
+     EVQ_E_LIMIT, "more than 16 pre-tokenizers"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":7}"), EVQ_E_CORRUPT,
      "no list of pretokenizers"},
     {WITH("\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":0}"), EVQ_E_CORRUPT,
      "ByteLevel is neither"},
-    {WITH("\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":false}"), EVQ_E_UNSUPPORTED,
-     "'Digits'"},
+    {WITH("\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":7}"), EVQ_E_CORRUPT,
+     "Digits is neither"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}"), EVQ_E_UNSUPPORTED,
      "Metaspace"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\","
@@ -148,9 +182,9 @@ static const struct {
     {SPLIT("\"pattern\":{\"Regex\":\"'(?:[sdmt]|ll|ve|re)| ?\\\\p{L}+| ?\\\\p{N}+|"
            " ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"MergedWithNext\""),
      EVQ_E_UNSUPPORTED, "keep each match by itself"},
-    {SPLIT("\"pattern\":{\"Regex\":\"'(?:[sdmt]|ll|ve|re)| ?\\\\p{L}+| ?\\\\p{N}+|"
-           " ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\""),
-     EVQ_E_UNSUPPORTED, "without ByteLevel"},
+    {ADDED("{\"content\":\"\u0301\",\"id\":3,\"normalized\":true}],"
+           "\"normalizer\":{\"type\":\"StripAccents\"},\"x\":["),
+     EVQ_E_UNSUPPORTED, "leaves nothing of the added token with id 3"},
     // Added tokens.
     {WITH("\"added_tokens\":{}"), EVQ_E_CORRUPT, "added_tokens is no list"},
     {WITH("\"added_tokens\":[],\"added_tokens\":[]"), EVQ_E_CORRUPT, "added_tokens comes twice"},
@@ -166,13 +200,26 @@ static const struct {
      "'a' comes twice"},
     {ADDED("{\"content\":\"a\",\"content\":\"b\",\"id\":0}"), EVQ_E_CORRUPT, "twice in one object"},
     // Templates.
-    {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), EVQ_E_UNSUPPORTED,
-     "'BertProcessing'"},
+    {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), EVQ_E_CORRUPT,
+     "cls of the post_processor is no pair"},
+    {WITH("\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",0],\"sep\":[1]}"),
+     EVQ_E_CORRUPT, "sep of the post_processor is no pair"},
+    {WITH(
+         "\"post_processor\":{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",9]}"),
+     EVQ_E_CORRUPT, "the id 9, expected below 3"},
+    {WITH("\"post_processor\":{\"type\":\"ByteFallback\"}"), EVQ_E_UNSUPPORTED, "'ByteFallback'"},
     {WITH("\"post_processor\":{\"type\":\"Sequence\"}"), EVQ_E_CORRUPT, "no list of processors"},
     {WITH("\"post_processor\":7"), EVQ_E_CORRUPT, "post_processor has no type"},
     {POST("\"single\":\"$A\""), EVQ_E_CORRUPT, "single is no list"},
-    {POST("\"single\":[]"), EVQ_E_CORRUPT, "no place for the text"},
-    {POST("\"single\":[" TEXT_A "," TEXT_A "]"), EVQ_E_UNSUPPORTED, "several texts"},
+    {POST("\"single\":[]"), EVQ_E_UNSUPPORTED, "use each text once"},
+    {POST("\"single\":[" TEXT_A "],\"pair\":[" TEXT_A "]"), EVQ_E_UNSUPPORTED,
+     "use each text once"},
+    {POST("\"single\":[" TEXT_A "],\"pair\":7"), EVQ_E_CORRUPT, "pair is no list"},
+    {POST("\"single\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":-1}}]"), EVQ_E_CORRUPT,
+     "a type_id is no whole number"},
+    {POST("\"single\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":2147483648}}]"), EVQ_E_CORRUPT,
+     "the type id 2147483648"},
+    {POST("\"single\":[" TEXT_A "," TEXT_A "]"), EVQ_E_UNSUPPORTED, "use each text once"},
     {POST("\"single\":[7," TEXT_A "]"), EVQ_E_CORRUPT, "special token without ids"},
     {POST("\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}," TEXT_A "]"), EVQ_E_CORRUPT,
      "special token without ids"},
@@ -183,8 +230,9 @@ static const struct {
           "\"special_tokens\":{\"x\":{\"ids\":[3]}}"),
      EVQ_E_CORRUPT, "the id 3, expected below 3"},
     {POST("\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}," TEXT_A "],"
-          "\"special_tokens\":{\"x\":{\"ids\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}}"),
-     EVQ_E_LIMIT, "more than 16"},
+          "\"special_tokens\":{\"x\":{\"ids\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,"
+          "0,0,0,0,0,0,0]}}"),
+     EVQ_E_LIMIT, "more than 33 parts"},
 };
 
 static void tokenizer_json_is_refused_when_it_is_wrong(void **state)
@@ -213,6 +261,11 @@ static void tokenizer_json_is_accepted_when_it_is_right(void **state)
               "9}"),
         POST("\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}," TEXT_A "],"
              "\"special_tokens\":{\"x\":{\"ids\":[2]}}"),
+        WORDS(PREFIX("\"" LONG "\"") ",", "1000", UNK),
+        WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" NFC4 "," NFC4 "," NFC4
+             "," NFC4 "]}"),
+        ADDED("{\"content\":\"a\u0301\",\"id\":3,\"normalized\":true}],"
+              "\"normalizer\":{\"type\":\"StripAccents\"},\"x\":["),
     };
     struct fixture_folder *folder = *state;
 

@@ -20,7 +20,8 @@ int32_t evq_bpe_find(const struct evq_bpe *bpe, const char *text, size_t bytes)
     return -1;
 }
 
-static enum evq_status reserve(struct evq_bpe_work *work, size_t symbols, struct evq_error *err)
+enum evq_status evq_bpe_work_reserve(struct evq_bpe_work *work, size_t symbols,
+                                     struct evq_error *err)
 {
     if (symbols <= work->room) {
         return EVQ_OK;
@@ -119,7 +120,7 @@ enum evq_status evq_bpe_encode(const struct evq_bpe *bpe, const char *piece, siz
 {
     struct unknown unknown = {false};
 
-    enum evq_status status = reserve(work, bytes + 1, err);
+    enum evq_status status = evq_bpe_work_reserve(work, bytes + 1, err);
     if (status != EVQ_OK) {
         return status;
     }

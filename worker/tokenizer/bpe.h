@@ -57,6 +57,10 @@ enum evq_status evq_bpe_build(const struct evq_tokenizer_json *definition, struc
                               struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_bpe_free(struct evq_bpe *bpe);
 
+/* Makes room for this many symbols. EVQ_E_NOMEM, EVQ_E_LIMIT. */
+enum evq_status evq_bpe_work_reserve(struct evq_bpe_work *work, size_t symbols,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Stores the tokens of the piece in work->ids[0..count). EVQ_E_NOMEM, EVQ_E_LIMIT. */
 enum evq_status evq_bpe_encode(const struct evq_bpe *bpe, const char *piece, size_t bytes,
                                struct evq_bpe_work *work, struct evq_error *err) EVQ_CHECK_RESULT;

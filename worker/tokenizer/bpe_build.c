@@ -316,24 +316,21 @@ static enum evq_status check_added(const struct evq_tokenizer_json *definition,
 }
 
 static enum evq_status check_template(const struct evq_tokenizer_json *definition,
-                                      struct evq_error *err)
+                                      const struct evq_template *template, struct evq_error *err)
 {
-    size_t end = 0;
+    int32_t end = 0;
 
     for (size_t i = 0; i < definition->entry_count; i++) {
-        end =
-            (size_t)definition->entries[i].id >= end ? (size_t)definition->entries[i].id + 1 : end;
+        end = definition->entries[i].id >= end ? definition->entries[i].id + 1 : end;
     }
     for (size_t i = 0; i < definition->added_count; i++) {
-        end = (size_t)definition->added[i].id >= end ? (size_t)definition->added[i].id + 1 : end;
+        end = definition->added[i].id >= end ? definition->added[i].id + 1 : end;
     }
-    for (size_t i = 0; i < definition->before_count + definition->after_count; i++) {
-        const int32_t id = i < definition->before_count
-                               ? definition->before[i]
-                               : definition->after[i - definition->before_count];
-        if ((size_t)id >= end) {
-            return evq_tokenizer_json_bad(
-                definition, err, "the template has the id %d, expected below %zu", (int)id, end);
+    for (size_t i = 0; i < template->count; i++) {
+        if (template->parts[i].id >= end) {
+            return evq_tokenizer_json_bad(definition, err,
+                                          "the template has the id %d, expected below %d",
+                                          (int)template->parts[i].id, (int)end);
         }
     }
     return EVQ_OK;
@@ -362,7 +359,10 @@ enum evq_status evq_bpe_build(const struct evq_tokenizer_json *definition, struc
         status = check_added(definition, &names, err);
     }
     if (status == EVQ_OK) {
-        status = check_template(definition, err);
+        status = check_template(definition, &definition->single, err);
+    }
+    if (status == EVQ_OK) {
+        status = check_template(definition, &definition->pair, err);
     }
     free(names.slots);
     return status;

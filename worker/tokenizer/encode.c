@@ -31,7 +31,7 @@ struct encoding { // The state of one evq_tokenizer_encode() call.
     struct evq_tokenizer_scratch *scratch;
     struct evq_tokens *out;
     struct evq_error *err;
-    size_t bytes; // Size of the text.
+    size_t bytes; // Size of the text that is being encoded.
     size_t done;  // Position in the normalized text.
     size_t told;  // The position at which to report progress next.
 };
@@ -181,8 +181,12 @@ static enum evq_status add_piece(struct encoding *encoding, const char *piece, s
             return append(encoding, set[1].ids, set[1].count);
         }
     }
+    const struct evq_tokenizer *tokenizer = encoding->tokenizer;
     const enum evq_status status =
-        evq_bpe_encode(&encoding->tokenizer->bpe, piece, bytes, work, encoding->err);
+        tokenizer->wordpiece.characters_max > 0
+            ? evq_wordpiece_encode(&tokenizer->wordpiece, &tokenizer->bpe, piece, bytes, work,
+                                   encoding->err)
+            : evq_bpe_encode(&tokenizer->bpe, piece, bytes, work, encoding->err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -204,17 +208,26 @@ static enum evq_status tell(struct encoding *encoding)
                : EVQ_OK;
 }
 
-static enum evq_status add_run(struct encoding *encoding, struct evq_tokenizer_text text)
+/* Divides text by the pre-tokenizers from number `step` on, and adds the pieces. */
+static enum evq_status add_part(struct encoding *encoding, struct evq_tokenizer_text text,
+                                size_t step)
 {
-    const enum evq_pretokenizer_kind scan = encoding->tokenizer->steps.scan;
+    const struct evq_text_steps *steps = &encoding->tokenizer->steps;
+    const bool last = step + 1 >= steps->scan_count;
     enum evq_status status = EVQ_OK;
 
     while (status == EVQ_OK && text.bytes > 0) {
-        const size_t bytes = evq_pretokenizer_next(scan, text.text, text.bytes);
-        status = add_piece(encoding, text.text, bytes);
+        const size_t bytes = steps->scan_count == 0
+                                 ? text.bytes
+                                 : evq_pretokenizer_next(steps->scans[step], text.text, text.bytes);
+        if (last) {
+            status = add_piece(encoding, text.text, bytes);
+            encoding->done += bytes;
+        } else {
+            status = add_part(encoding, (struct evq_tokenizer_text){text.text, bytes}, step + 1);
+        }
         text.text += bytes;
         text.bytes -= bytes;
-        encoding->done += bytes;
         if (status == EVQ_OK && encoding->done >= encoding->told) {
             status = tell(encoding);
         }
@@ -225,23 +238,13 @@ static enum evq_status add_run(struct encoding *encoding, struct evq_tokenizer_t
 static enum evq_status add_stretch(struct encoding *encoding, struct evq_tokenizer_text text,
                                    bool first)
 {
-    const struct evq_text_steps *steps = &encoding->tokenizer->steps;
-    enum evq_status status = EVQ_OK;
-
     if (text.bytes == 0) {
         return EVQ_OK;
     }
-    status = evq_text_steps_add_prefix(steps, text, first, &encoding->scratch->prepared, &text,
-                                       encoding->err);
-    while (status == EVQ_OK && text.bytes > 0) {
-        bool number = false;
-        const size_t run = evq_text_steps_first_part(steps, text, &number);
-        status = number ? add_piece(encoding, text.text, run)
-                        : add_run(encoding, (struct evq_tokenizer_text){text.text, run});
-        text.text += run;
-        text.bytes -= run;
-    }
-    return status;
+    const enum evq_status status =
+        evq_text_steps_add_prefix(&encoding->tokenizer->steps, text, first,
+                                  &encoding->scratch->prepared, &text, encoding->err);
+    return status == EVQ_OK ? add_part(encoding, text, 0) : status;
 }
 
 typedef enum evq_status (*stretch_function)(struct encoding *encoding,
@@ -299,42 +302,121 @@ static void own(struct evq_tokenizer_scratch *scratch, const struct evq_tokenize
     }
 }
 
+/* Appends the tokens of text itself. */
+static enum evq_status add_text(struct encoding *encoding, struct evq_tokenizer_text text)
+{
+    struct evq_tokenizer_scratch *scratch = encoding->scratch;
+
+    encoding->bytes = text.bytes;
+    encoding->done = 0;
+    encoding->told = EVQ_TOKENIZER_TOLD_BYTES;
+    if (evq_utf8_valid(text.text, text.bytes) < text.bytes) {
+        evq_buffer_clear(&scratch->repaired);
+        evq_utf8_repair(text.text, text.bytes, &scratch->repaired);
+        if (scratch->repaired.failed) {
+            return evq_error_set(encoding->err, EVQ_E_NOMEM, "%zu bytes of text", text.bytes);
+        }
+        text = (struct evq_tokenizer_text){(const char *)scratch->repaired.data,
+                                           scratch->repaired.bytes};
+    }
+    return divide(encoding, &encoding->tokenizer->raw, text, true, add_raw);
+}
+
 enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
                                      struct evq_tokenizer_scratch *scratch, const char *text,
                                      size_t bytes, bool add_special, struct evq_tokens *out,
                                      struct evq_error *err)
 {
-    struct encoding encoding = {.tokenizer = tokenizer,
-                                .scratch = scratch,
-                                .out = out,
-                                .err = err,
-                                .bytes = bytes,
-                                .told = EVQ_TOKENIZER_TOLD_BYTES};
-    struct evq_tokenizer_text whole = {text, bytes};
+    static const struct evq_template plain = {.parts = {{EVQ_TEMPLATE_FIRST, 0}}, .count = 1};
+    const struct evq_template *template = add_special ? &tokenizer->single : &plain;
+    struct encoding encoding = {.tokenizer = tokenizer, .scratch = scratch, .out = out, .err = err};
     const size_t count_before = out->count;
     enum evq_status status = EVQ_OK;
 
     own(scratch, tokenizer);
-    if (evq_utf8_valid(text, bytes) < bytes) {
-        evq_buffer_clear(&scratch->repaired);
-        evq_utf8_repair(text, bytes, &scratch->repaired);
-        if (scratch->repaired.failed) {
-            return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes of text", bytes);
-        }
-        whole = (struct evq_tokenizer_text){(const char *)scratch->repaired.data,
-                                            scratch->repaired.bytes};
-    }
-    if (add_special) {
-        status = append(&encoding, tokenizer->before, tokenizer->before_count);
-    }
-    if (status == EVQ_OK) {
-        status = divide(&encoding, &tokenizer->raw, whole, true, add_raw);
-    }
-    if (status == EVQ_OK && add_special) {
-        status = append(&encoding, tokenizer->after, tokenizer->after_count);
+    for (size_t i = 0; status == EVQ_OK && i < template->count; i++) {
+        const int32_t id = template->parts[i].id;
+        status = id == EVQ_TEMPLATE_FIRST
+                     ? add_text(&encoding, (struct evq_tokenizer_text){text, bytes})
+                     : append(&encoding, &id, 1);
     }
     if (status != EVQ_OK) {
         out->count = count_before;
     }
+    return status;
+}
+
+/* How many tokens of two texts to keep if there is place for `room` of both: the longer text is
+ * cut first, as with truncation "longest_first". */
+static void cut_longest(size_t room, size_t *first, size_t *second)
+{
+    size_t *shorter = *first <= *second ? first : second;
+    size_t *longer = *first <= *second ? second : first;
+
+    if (*shorter + *longer <= room) {
+        return;
+    }
+    // The shorter one is cut only if half of the room is not enough for it.
+    *shorter = *shorter <= room / 2 ? *shorter : room / 2;
+    *longer = room - *shorter;
+}
+
+/* Encodes both texts behind what out holds, without the template. */
+static enum evq_status add_texts(struct encoding *encoding,
+                                 const struct evq_tokenizer_text texts[2], size_t counts[2])
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; status == EVQ_OK && i < 2; i++) {
+        const size_t before = encoding->out->count;
+        status = texts[i].text != NULL ? add_text(encoding, texts[i]) : EVQ_OK;
+        counts[i] = encoding->out->count - before;
+    }
+    return status;
+}
+
+enum evq_status evq_tokenizer_encode_pair(const struct evq_tokenizer *tokenizer,
+                                          struct evq_tokenizer_scratch *scratch,
+                                          const struct evq_tokenizer_text texts[2],
+                                          size_t tokens_max, struct evq_tokens *out,
+                                          struct evq_tokens *types, struct evq_error *err)
+{
+    const struct evq_template *template =
+        texts[1].text != NULL ? &tokenizer->pair : &tokenizer->single;
+    const size_t texts_in_it = texts[1].text != NULL ? 2 : 1;
+    struct evq_tokens whole = {0};
+    struct encoding encoding = {
+        .tokenizer = tokenizer, .scratch = scratch, .out = &whole, .err = err};
+    const size_t before[2] = {out->count, types->count};
+    size_t counts[2] = {0, 0};
+
+    own(scratch, tokenizer);
+    enum evq_status status = add_texts(&encoding, texts, counts);
+    const int32_t *begins[2] = {whole.ids, whole.ids + counts[0]};
+    const size_t special = template->count - texts_in_it;
+    if (status == EVQ_OK && special > tokens_max) {
+        status = evq_error_set(err, EVQ_E_LIMIT,
+                               "the template of '%s' has %zu tokens, expected at most %zu",
+                               tokenizer->path, special, tokens_max);
+    }
+    if (status == EVQ_OK) {
+        cut_longest(tokens_max - special, &counts[0], &counts[1]);
+    }
+    for (size_t i = 0; status == EVQ_OK && i < template->count; i++) {
+        const int32_t id = template->parts[i].id;
+        const size_t text = id == EVQ_TEMPLATE_SECOND;
+        const size_t count = id >= 0 ? 1 : counts[text];
+        encoding.out = out;
+        status = append(&encoding, id >= 0 ? &id : begins[text], count);
+        encoding.out = types;
+        for (size_t j = 0; status == EVQ_OK && j < count; j++) {
+            status = append(&encoding, &template->parts[i].type, 1);
+        }
+    }
+    if (status != EVQ_OK) {
+        out->count = before[0];
+        types->count = before[1];
+    }
+    evq_tokens_free(&whole);
     return status;
 }

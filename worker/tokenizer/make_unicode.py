@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 LETTER, NUMBER, SPACE, MARK, WORD, NFC = 1, 2, 3, 4, 8, 16  # LETTER, NUMBER and SPACE share two bits.
+UPPER, LOWER, SYMBOL, DIGIT, PUNCTUATION, CONTROL, NONSPACING, ACCENT, CJK, NFD, CASED = (32 << i for i in range(11))
 BLOCK = 128
 CODES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
@@ -26,6 +27,37 @@ def word_codes():
     tokenizer = Tokenizer(models.BPE({"@": 0}, [], unk_token="@"))
     tokenizer.add_tokens([AddedToken("XYZ", single_word=True, normalized=False)])
     return {c for c in CODES if tokenizer.encode(chr(c) + "XYZ").tokens[-1] != "XYZ"}
+
+
+def apart(step):
+    """Characters that the pre-tokenizer separates from the letters on both sides."""
+    return {c for c in CODES if len(step.pre_tokenize_str(f"a{chr(c)}a")) == 3}
+
+
+def becomes(step, text):
+    """Characters that the normalizer replaces by this text, in which {} stands for the character."""
+    return {c for c in CODES if step.normalize_str(chr(c)) == text.format(chr(c))}
+
+
+def bert(**settings):
+    return normalizers.BertNormalizer(**{"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False,
+                                         **settings})
+
+
+def lower_case():
+    """Ranges of characters whose small letter is as far away: first, last, step from one to the next, distance."""
+    small = normalizers.Lowercase().normalize_str
+    ranges = []
+    for c in CODES:
+        if small(chr(c)) == chr(c) or c == 0x130:  # U+0130 alone becomes two characters.
+            continue
+        distance = ord(small(chr(c))) - c
+        last = ranges[-1] if ranges else None
+        if last and last[3] == distance and (c - last[1] == last[2] or (last[0] == last[1] and c - last[1] <= 2)):
+            last[1:3] = c, c - last[1]
+        else:
+            ranges.append([c, c, 1, distance])
+    return ranges
 
 
 class Canonical:
@@ -89,26 +121,42 @@ def array(storage, declaration, values):
 def main():
     flags = [0] * 0x110000
     for codes, flag in ((matched_by(r"\p{L}"), LETTER), (matched_by(r"\p{N}"), NUMBER), (matched_by(r"\s"), SPACE),
-                        (matched_by(r"\p{M}"), MARK), (word_codes(), WORD)):
+                        (matched_by(r"\p{M}"), MARK), (word_codes(), WORD), (matched_by(r"[\p{Lu}\p{Lt}]"), UPPER),
+                        (matched_by(r"\p{Ll}"), LOWER), (matched_by(r"[\p{P}\p{S}]"), SYMBOL),
+                        (apart(pre_tokenizers.Digits(individual_digits=True)), DIGIT),
+                        (apart(pre_tokenizers.BertPreTokenizer()) - matched_by(r"\s"), PUNCTUATION),
+                        (becomes(bert(clean_text=True), ""), CONTROL), (becomes(bert(strip_accents=True), ""), NONSPACING),
+                        (becomes(normalizers.StripAccents(), ""), ACCENT),
+                        (becomes(bert(handle_chinese_chars=True), " {} "), CJK),
+                        (set(CODES) - becomes(normalizers.Lowercase(), "{}"), CASED)):
         for c in codes:
             flags[c] |= flag
     canonical = Canonical()
     for c in canonical.concerned():
         flags[c] |= NFC
-    index, blocks = two_stages(flags)
+    for c in CODES:
+        if c in canonical.classes or canonical.nfd(chr(c)) != chr(c):
+            flags[c] |= NFD
+    assert all(flags[c] & SPACE == SPACE or flags[c] & CONTROL for c in becomes(bert(clean_text=True), " "))
+    groups = sorted(set(flags))
+    assert len(groups) <= 256
+    number = {flag: i for i, flag in enumerate(groups)}
+    index, blocks = two_stages([number[flag] for flag in flags])
     pairs = sorted(canonical.decompositions)
     joined = sorted(canonical.composes, key=canonical.decompositions.get)
     print(f"/* Written by make_unicode.py from tokenizers {tokenizers.__version__}: letters, numbers, marks and white space as its")
     print(" * regular expressions have them (Oniguruma, Unicode 16.0), words as Rust's regex crate, NFC as its normalizer;")
     print(f" * combining classes and decompositions proposed by Unicode {unicodedata.unidata_version}. */")
     array("", "uint16_t evq_unicode_index[0x110000 / EVQ_UNICODE_BLOCK]", index)
-    array("", "uint8_t evq_unicode_flags[]", blocks)
+    array("", "uint8_t evq_unicode_groups[]", blocks)
+    array("", "uint16_t evq_unicode_flags[]", groups)
     array("static", "struct evq_unicode_pair decompositions[]",
           [f"{{{c},{canonical.decompositions[c][0]},{(canonical.decompositions[c] + [0])[1]}}}" for c in pairs])
     array("static", "uint16_t compositions[]", [pairs.index(c) for c in joined])
     array("static", "struct evq_unicode_class classes[]",
           [f"{{{c},{k}}}" for c, k in sorted(canonical.classes.items())])
-    print(f"decompositions {len(pairs)}, compositions {len(joined)}, classes {len(canonical.classes)}", file=sys.stderr)
+    array("static", "struct evq_unicode_range lower_case[]", [f"{{{','.join(map(str, r))}}}" for r in lower_case()])
+    print(f"groups {len(groups)}, blocks {len(blocks) // BLOCK}, decompositions {len(pairs)}, compositions {len(joined)}, classes {len(canonical.classes)}", file=sys.stderr)
 
 
 main()

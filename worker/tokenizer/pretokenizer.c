@@ -177,6 +177,41 @@ static inline text_at next_words(text_at at, text_at end, size_t digits_max, boo
     return lines_end(at, end);
 }
 
+/* A run of characters that have one of the flags, or of characters that have none. one: a character
+ * that has one is a piece by itself. */
+static text_at next_flagged(text_at at, text_at end, unsigned flags, bool one)
+{
+    size_t length = 0;
+    const bool flagged = (evq_unicode_at(at, &length) & flags) != 0;
+
+    do {
+        at += length;
+    } while (!(flagged && one) && at < end &&
+             ((evq_unicode_at(at, &length) & flags) != 0) == flagged);
+    return at;
+}
+
+static text_at next_bert(text_at at, text_at end)
+{
+    size_t length = 0;
+    const unsigned flags = evq_unicode_at(at, &length);
+    const bool space = (flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE;
+
+    at += length;
+    if ((flags & EVQ_UNICODE_PUNCTUATION) != 0) {
+        return at;
+    }
+    while (at < end) {
+        const unsigned next = evq_unicode_at(at, &length);
+        if (((next & EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE) != space ||
+            (next & EVQ_UNICODE_PUNCTUATION) != 0) {
+            break;
+        }
+        at += length;
+    }
+    return at;
+}
+
 static bool is_under(text_at at, text_at end)
 {
     return end - at >= 3 && at[0] == 0xe2 && at[1] == 0x96 && at[2] == 0x81;
@@ -220,8 +255,12 @@ size_t evq_pretokenizer_next(enum evq_pretokenizer_kind kind, const char *text, 
         return (size_t)(next_under(at, end, true) - at);
     case EVQ_PRETOKENIZER_UNDER:
         return (size_t)(next_under(at, end, false) - at);
-    case EVQ_PRETOKENIZER_WHOLE:
-        break;
+    case EVQ_PRETOKENIZER_DIGIT:
+        return (size_t)(next_flagged(at, end, EVQ_UNICODE_DIGIT, true) - at);
+    case EVQ_PRETOKENIZER_DIGITS:
+        return (size_t)(next_flagged(at, end, EVQ_UNICODE_DIGIT, false) - at);
+    case EVQ_PRETOKENIZER_BERT:
+        return (size_t)(next_bert(at, end) - at);
     }
     return bytes;
 }

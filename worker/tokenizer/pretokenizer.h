@@ -9,11 +9,13 @@
 #include <stddef.h>
 
 enum evq_pretokenizer_kind {
-    EVQ_PRETOKENIZER_WHOLE,   // The whole text is one piece.
     EVQ_PRETOKENIZER_GPT2,    // The pattern of ByteLevel.
     EVQ_PRETOKENIZER_LLAMA3,  // Numbers have up to three digits.
     EVQ_PRETOKENIZER_QWEN2,   // Each digit is a piece.
     EVQ_PRETOKENIZER_QWEN3_5, // Like QWEN2, but marks belong to letters.
+    EVQ_PRETOKENIZER_DIGIT,   // Each digit is a piece, and what is between digits.
+    EVQ_PRETOKENIZER_DIGITS,  // A run of digits is a piece.
+    EVQ_PRETOKENIZER_BERT,    // Words, single punctuation, and runs of white space.
     EVQ_PRETOKENIZER_UNDERS,  // Divides before each U+2581 that follows another character.
     EVQ_PRETOKENIZER_UNDER    // Divides before each U+2581.
 };

@@ -5,7 +5,7 @@
 
 static const char *const model_keys[EVQ_SETTINGS_MODEL_COUNT] = {
     "type",     "dropout",       "unk_token",     "continuing_subword_prefix", "end_of_word_suffix",
-    "fuse_unk", "byte_fallback", "ignore_merges",
+    "fuse_unk", "byte_fallback", "ignore_merges", "max_input_chars_per_word",
 };
 
 struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const char *key)
@@ -33,10 +33,12 @@ enum evq_status evq_settings_check_type(const struct evq_tokenizer_json *definit
     const struct evq_json_tree *type = model[EVQ_SETTINGS_MODEL_TYPE];
     char shown[260];
 
-    if (evq_json_tree_none(type) || evq_json_tree_is(type, "BPE")) {
+    if (evq_json_tree_none(type) || evq_json_tree_is(type, "BPE") ||
+        evq_json_tree_is(type, "WordPiece")) {
         return EVQ_OK;
     }
-    return evq_tokenizer_json_refuse(definition, err, "has a model of type '%s', expected BPE",
+    return evq_tokenizer_json_refuse(definition, err,
+                                     "has a model of type '%s', expected BPE or WordPiece",
                                      evq_tokenizer_text_shown(type->text, shown, sizeof(shown)));
 }
 
@@ -63,7 +65,8 @@ static enum evq_status check_unused(const struct evq_tokenizer_json *definition,
                                          "has dropout: its tokens are drawn by chance");
     }
     for (size_t i = EVQ_SETTINGS_MODEL_PREFIX; i <= EVQ_SETTINGS_MODEL_SUFFIX; i++) {
-        if (!evq_json_tree_none(settings->model[i]) && !evq_json_tree_is(settings->model[i], "")) {
+        if (definition->word_characters_max == 0 && !evq_json_tree_none(settings->model[i]) &&
+            !evq_json_tree_is(settings->model[i], "")) {
             return evq_tokenizer_json_refuse(definition, err, "has a %s", model_keys[i]);
         }
     }
@@ -73,13 +76,45 @@ static enum evq_status check_unused(const struct evq_tokenizer_json *definition,
     return EVQ_OK;
 }
 
+/* Reads what WordPiece has and BPE has not. */
+static enum evq_status apply_wordpiece(struct evq_tokenizer_json *definition,
+                                       const struct evq_settings *settings, struct evq_error *err)
+{
+    const struct evq_json_tree *prefix = settings->model[EVQ_SETTINGS_MODEL_PREFIX];
+    uint64_t *characters = &definition->word_characters_max;
+
+    if (evq_json_tree_none(settings->model[EVQ_SETTINGS_MODEL_UNK])) {
+        return evq_tokenizer_json_bad(definition, err, "WordPiece has no unk_token");
+    }
+    if (prefix == NULL || prefix->kind != EVQ_JSON_STRING ||
+        prefix->text.bytes > EVQ_WORD_PREFIX_BYTES_MAX) {
+        return evq_tokenizer_json_bad(definition, err,
+                                      "continuing_subword_prefix is no text of at most %d bytes",
+                                      EVQ_WORD_PREFIX_BYTES_MAX);
+    }
+    if (!evq_json_tree_u64(settings->model[EVQ_SETTINGS_MODEL_WORD_CHARACTERS], characters) ||
+        *characters == 0 || *characters > EVQ_WORD_CHARACTERS_MAX) {
+        return evq_tokenizer_json_bad(definition, err,
+                                      "max_input_chars_per_word is no whole number from 1 to %d",
+                                      EVQ_WORD_CHARACTERS_MAX);
+    }
+    definition->continuing = prefix->text;
+    return EVQ_OK;
+}
+
 static enum evq_status apply_model(struct evq_tokenizer_json *definition,
                                    const struct evq_settings *settings, struct evq_error *err)
 {
     const struct evq_json_tree *unk = settings->model[EVQ_SETTINGS_MODEL_UNK];
     bool *flags[] = {&definition->fuse_unk, &definition->byte_fallback, &definition->ignore_merges};
 
-    enum evq_status status = check_unused(definition, settings, err);
+    enum evq_status status = EVQ_OK;
+    if (evq_json_tree_is(settings->model[EVQ_SETTINGS_MODEL_TYPE], "WordPiece")) {
+        status = apply_wordpiece(definition, settings, err);
+    }
+    if (status == EVQ_OK) {
+        status = check_unused(definition, settings, err);
+    }
     if (status == EVQ_OK && !evq_json_tree_none(unk)) {
         if (unk->kind != EVQ_JSON_STRING) {
             return evq_tokenizer_json_bad(definition, err, "unk_token is no text");

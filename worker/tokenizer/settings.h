@@ -17,6 +17,7 @@ enum evq_settings_model {
     EVQ_SETTINGS_MODEL_FUSE_UNK,
     EVQ_SETTINGS_MODEL_BYTE_FALLBACK,
     EVQ_SETTINGS_MODEL_IGNORE_MERGES,
+    EVQ_SETTINGS_MODEL_WORD_CHARACTERS,
     EVQ_SETTINGS_MODEL_COUNT
 };
 
@@ -29,7 +30,7 @@ struct evq_settings { // NULL: the setting is missing.
 struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const char *key);
 struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const char *key);
 
-/* EVQ_E_UNSUPPORTED if the model's type was read and is not BPE. */
+/* EVQ_E_UNSUPPORTED if the model's type was read and is neither BPE nor WordPiece. */
 enum evq_status evq_settings_check_type(const struct evq_tokenizer_json *definition,
                                         struct evq_json_tree *const *model,
                                         struct evq_error *err) EVQ_CHECK_RESULT;

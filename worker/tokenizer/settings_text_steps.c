@@ -44,29 +44,23 @@ static enum evq_status each(struct evq_tokenizer_json *definition, const struct 
     return status;
 }
 
-static enum evq_status normalizer(struct evq_tokenizer_json *definition,
-                                  const struct evq_json_tree *tree, struct evq_error *err)
+static enum evq_status too_many(const struct evq_tokenizer_json *definition, const char *what,
+                                struct evq_error *err)
 {
-    const struct evq_json_tree *type = evq_json_tree_get(tree, "type");
-    const struct evq_json_tree *pattern =
-        evq_json_tree_get(evq_json_tree_get(tree, "pattern"), "String");
+    return evq_error_set(err, EVQ_E_LIMIT, "'%s' has more than %d %s", definition->path,
+                         EVQ_TEXT_STEPS_MAX, what);
+}
 
-    if (evq_json_tree_is(type, "NFC")) {
-        definition->steps.nfc = true;
-        return EVQ_OK;
+static enum evq_status add_normalizer(struct evq_tokenizer_json *definition,
+                                      enum evq_normalizer normalizer, struct evq_error *err)
+{
+    struct evq_text_steps *steps = &definition->steps;
+
+    if (steps->normalizer_count == EVQ_TEXT_STEPS_MAX) {
+        return too_many(definition, "normalizers", err);
     }
-    if (evq_json_tree_is(type, "Prepend") &&
-        evq_json_tree_is(evq_json_tree_get(tree, "prepend"), UNDER) &&
-        !definition->steps.prepend_under) {
-        definition->steps.prepend_under = true;
-        return EVQ_OK;
-    }
-    if (evq_json_tree_is(type, "Replace") && evq_json_tree_is(pattern, " ") &&
-        evq_json_tree_is(evq_json_tree_get(tree, "content"), UNDER)) {
-        definition->steps.spaces_to_under = true;
-        return EVQ_OK;
-    }
-    return unknown(definition, "normalizer", tree, err);
+    steps->normalizers[steps->normalizer_count++] = normalizer;
+    return EVQ_OK;
 }
 
 static enum evq_status not_true_or_false(const struct evq_tokenizer_json *definition,
@@ -74,6 +68,98 @@ static enum evq_status not_true_or_false(const struct evq_tokenizer_json *defini
 {
     return evq_tokenizer_json_bad(definition, err, "a setting of %s is neither true nor false",
                                   type);
+}
+
+static enum evq_status bert_normalizer(struct evq_tokenizer_json *definition,
+                                       const struct evq_json_tree *tree, struct evq_error *err)
+{
+    bool cleans = false;
+    bool cjk = false;
+    bool strips = false;
+    bool lowers = false;
+    enum evq_status status = EVQ_OK;
+
+    if (!evq_json_tree_flag(tree, "clean_text", true, &cleans) ||
+        !evq_json_tree_flag(tree, "handle_chinese_chars", true, &cjk) ||
+        !evq_json_tree_flag(tree, "lowercase", true, &lowers) ||
+        !evq_json_tree_flag(tree, "strip_accents", lowers, &strips)) {
+        return not_true_or_false(definition, "BertNormalizer", err);
+    }
+    const struct {
+        bool wanted;
+        enum evq_normalizer normalizer;
+    } parts[] = {
+        {cleans, EVQ_NORMALIZER_MAP + EVQ_UNICODE_CLEAN},
+        {cjk, EVQ_NORMALIZER_MAP + EVQ_UNICODE_APART},
+        {strips, EVQ_NORMALIZER_NFD},
+        {strips, EVQ_NORMALIZER_MAP + EVQ_UNICODE_STRIP_NONSPACING},
+        {lowers, EVQ_NORMALIZER_MAP + EVQ_UNICODE_LOWERCASE},
+    };
+    for (size_t i = 0; status == EVQ_OK && i < sizeof(parts) / sizeof(parts[0]); i++) {
+        status = parts[i].wanted ? add_normalizer(definition, parts[i].normalizer, err) : EVQ_OK;
+    }
+    return status;
+}
+
+static enum evq_status normalizer(struct evq_tokenizer_json *definition,
+                                  const struct evq_json_tree *tree, struct evq_error *err)
+{
+    static const struct {
+        const char *type;
+        enum evq_normalizer normalizer;
+    } plain[] = {
+        // The normalizers without settings.
+        {"NFC", EVQ_NORMALIZER_NFC},
+        {"NFD", EVQ_NORMALIZER_NFD},
+        {"Lowercase", EVQ_NORMALIZER_MAP + EVQ_UNICODE_LOWERCASE},
+        {"StripAccents", EVQ_NORMALIZER_MAP + EVQ_UNICODE_STRIP_ACCENTS},
+    };
+    const struct evq_json_tree *type = evq_json_tree_get(tree, "type");
+    const struct evq_json_tree *pattern =
+        evq_json_tree_get(evq_json_tree_get(tree, "pattern"), "String");
+
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+        if (evq_json_tree_is(type, plain[i].type)) {
+            return add_normalizer(definition, plain[i].normalizer, err);
+        }
+    }
+    if (evq_json_tree_is(type, "BertNormalizer")) {
+        return bert_normalizer(definition, tree, err);
+    }
+    if (evq_json_tree_is(type, "Prepend") &&
+        evq_json_tree_is(evq_json_tree_get(tree, "prepend"), UNDER)) {
+        return add_normalizer(definition, EVQ_NORMALIZER_PREPEND_UNDER, err);
+    }
+    if (evq_json_tree_is(type, "Replace") && evq_json_tree_is(pattern, " ") &&
+        evq_json_tree_is(evq_json_tree_get(tree, "content"), UNDER)) {
+        return add_normalizer(definition, EVQ_NORMALIZER_SPACES_TO_UNDER, err);
+    }
+    return unknown(definition, "normalizer", tree, err);
+}
+
+/* Whether the normalizers leave no space in the text. */
+static bool leaves_no_space(const struct evq_text_steps *steps)
+{
+    bool none = false;
+
+    for (size_t i = 0; i < steps->normalizer_count; i++) {
+        const enum evq_normalizer normalizer = steps->normalizers[i];
+        none = normalizer == EVQ_NORMALIZER_SPACES_TO_UNDER ||
+               (none && normalizer == EVQ_NORMALIZER_PREPEND_UNDER);
+    }
+    return none;
+}
+
+static enum evq_status add_scan(struct evq_tokenizer_json *definition,
+                                enum evq_pretokenizer_kind scan, struct evq_error *err)
+{
+    struct evq_text_steps *steps = &definition->steps;
+
+    if (steps->scan_count == EVQ_TEXT_STEPS_MAX) {
+        return too_many(definition, "pre-tokenizers", err);
+    }
+    steps->scans[steps->scan_count++] = scan;
+    return EVQ_OK;
 }
 
 static enum evq_status byte_level(struct evq_tokenizer_json *definition,
@@ -86,17 +172,12 @@ static enum evq_status byte_level(struct evq_tokenizer_json *definition,
         !evq_json_tree_flag(tree, "use_regex", true, &regex)) {
         return not_true_or_false(definition, "ByteLevel", err);
     }
-    if (definition->byte_level || steps->metaspace ||
-        (regex && steps->scan != EVQ_PRETOKENIZER_WHOLE)) {
-        return evq_tokenizer_json_refuse(definition, err, "divides text in two ways at once");
-    }
-    if (steps->space_before && (steps->digits_apart || steps->scan != EVQ_PRETOKENIZER_WHOLE)) {
+    if (steps->space_before && steps->scan_count > 0) {
         return evq_tokenizer_json_refuse(definition, err,
                                          "puts a space before every piece (add_prefix_space)");
     }
     definition->byte_level = true;
-    steps->scan = regex ? EVQ_PRETOKENIZER_GPT2 : steps->scan;
-    return EVQ_OK;
+    return regex ? add_scan(definition, EVQ_PRETOKENIZER_GPT2, err) : EVQ_OK;
 }
 
 static enum evq_status split(struct evq_tokenizer_json *definition,
@@ -105,6 +186,7 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
     const struct evq_json_tree *pattern = evq_json_tree_get(tree, "pattern");
     const struct evq_json_tree *regex = evq_json_tree_get(pattern, "Regex");
     const struct evq_json_tree *behavior = evq_json_tree_get(tree, "behavior");
+    enum evq_pretokenizer_kind scan = EVQ_PRETOKENIZER_GPT2;
     bool invert = false;
     char shown[260];
 
@@ -112,11 +194,11 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
         return not_true_or_false(definition, "Split", err);
     }
     if (evq_json_tree_is(evq_json_tree_get(pattern, "String"), " ") &&
-        definition->steps.spaces_to_under) {
+        leaves_no_space(&definition->steps)) {
         return EVQ_OK; // No space is left by then.
     }
     if (regex == NULL || regex->kind != EVQ_JSON_STRING ||
-        !evq_pretokenizer_find(regex->text.text, regex->text.bytes, &definition->steps.scan)) {
+        !evq_pretokenizer_find(regex->text.text, regex->text.bytes, &scan)) {
         const struct evq_tokenizer_text none = {"", 0};
         return evq_tokenizer_json_refuse(
             definition, err, "divides text by a pattern that is not known: '%s'",
@@ -129,7 +211,7 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
         return evq_tokenizer_json_refuse(definition, err,
                                          "has a Split that does not keep each match by itself");
     }
-    return EVQ_OK;
+    return add_scan(definition, scan, err);
 }
 
 static enum evq_status metaspace(struct evq_tokenizer_json *definition,
@@ -156,9 +238,11 @@ static enum evq_status metaspace(struct evq_tokenizer_json *definition,
             "has a Metaspace with a replacement or prepend_scheme that is "
             "not known");
     }
+    if (steps->scan_count > 0) {
+        return evq_tokenizer_json_refuse(definition, err, "has Metaspace behind other steps");
+    }
     steps->metaspace = true;
-    steps->scan = divides ? EVQ_PRETOKENIZER_UNDER : EVQ_PRETOKENIZER_WHOLE;
-    return EVQ_OK;
+    return divides ? add_scan(definition, EVQ_PRETOKENIZER_UNDER, err) : EVQ_OK;
 }
 
 static enum evq_status digits(struct evq_tokenizer_json *definition,
@@ -169,29 +253,25 @@ static enum evq_status digits(struct evq_tokenizer_json *definition,
     if (!evq_json_tree_flag(tree, "individual_digits", false, &apart)) {
         return not_true_or_false(definition, "Digits", err);
     }
-    if (!apart) {
-        return unknown(definition, "pre_tokenizer", tree, err);
-    }
-    definition->steps.digits_apart = true;
-    return EVQ_OK;
+    return add_scan(definition, apart ? EVQ_PRETOKENIZER_DIGIT : EVQ_PRETOKENIZER_DIGITS, err);
 }
 
 static enum evq_status pre_tokenizer(struct evq_tokenizer_json *definition,
                                      const struct evq_json_tree *tree, struct evq_error *err)
 {
     const struct evq_json_tree *type = evq_json_tree_get(tree, "type");
-    const struct evq_text_steps *steps = &definition->steps;
 
-    if (evq_json_tree_is(type, "ByteLevel")) {
-        return byte_level(definition, tree, err);
+    if (definition->byte_level || definition->steps.metaspace) {
+        return evq_tokenizer_json_refuse(definition, err,
+                                         "divides text again after ByteLevel or Metaspace");
     }
-    if (definition->byte_level || steps->metaspace || steps->scan != EVQ_PRETOKENIZER_WHOLE) {
-        return evq_tokenizer_json_refuse(definition, err, "divides text in two ways at once");
-    }
-    return evq_json_tree_is(type, "Split")       ? split(definition, tree, err)
+    return evq_json_tree_is(type, "ByteLevel")   ? byte_level(definition, tree, err)
+           : evq_json_tree_is(type, "Split")     ? split(definition, tree, err)
            : evq_json_tree_is(type, "Metaspace") ? metaspace(definition, tree, err)
            : evq_json_tree_is(type, "Digits")    ? digits(definition, tree, err)
-                                                 : unknown(definition, "pre_tokenizer", tree, err);
+           : evq_json_tree_is(type, "BertPreTokenizer")
+               ? add_scan(definition, EVQ_PRETOKENIZER_BERT, err)
+               : unknown(definition, "pre_tokenizer", tree, err);
 }
 
 enum evq_status evq_settings_normalizer(struct evq_tokenizer_json *definition,
@@ -204,17 +284,21 @@ enum evq_status evq_settings_pre_tokenizer(struct evq_tokenizer_json *definition
                                            const struct evq_json_tree *tree, struct evq_error *err)
 {
     const struct evq_text_steps *steps = &definition->steps;
+    const bool words = definition->word_characters_max > 0;
+    bool bert = false;
 
     enum evq_status status = each(definition, tree, "pretokenizers", pre_tokenizer, err);
-    if (status != EVQ_OK || definition->byte_level) {
+    if (status != EVQ_OK) {
         return status;
     }
-    if (steps->scan != EVQ_PRETOKENIZER_WHOLE && steps->scan != EVQ_PRETOKENIZER_UNDER) {
-        return evq_tokenizer_json_refuse(definition, err,
-                                         "divides text by a pattern without ByteLevel");
+    for (size_t i = 0; i < steps->scan_count; i++) {
+        bert = bert || steps->scans[i] == EVQ_PRETOKENIZER_BERT;
     }
-    if (steps->metaspace && steps->digits_apart) {
-        return evq_tokenizer_json_refuse(definition, err, "has Digits beside Metaspace");
+    // Only WordPiece drops white space between words.
+    if (bert != words || (words && (definition->byte_level || steps->metaspace))) {
+        return evq_tokenizer_json_refuse(definition, err,
+                                         words ? "has WordPiece without BertPreTokenizer alone"
+                                               : "has BertPreTokenizer without WordPiece");
     }
     return EVQ_OK;
 }

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "worker/tokenizer/tokenizer_internal.h"
-#include "worker/tokenizer/unicode.h"
 
 #define UNDER "\xe2\x96\x81"
 
@@ -44,32 +43,54 @@ static enum evq_status take(const struct evq_buffer *buffer, struct evq_tokenize
     return EVQ_OK;
 }
 
+/* Appends text after one normalizer to out; false: the normalizer does not change it. */
+static bool normalize(enum evq_normalizer normalizer, struct evq_tokenizer_text text,
+                      struct evq_buffer *work, struct evq_buffer *out)
+{
+    unsigned form = EVQ_UNICODE_NFC;
+    size_t same = 0;
+
+    switch (normalizer) {
+    case EVQ_NORMALIZER_NFD:
+        form = EVQ_UNICODE_NFD;
+        // Fall through.
+    case EVQ_NORMALIZER_NFC:
+        same = evq_unicode_form_same(form, text.text, text.bytes);
+        if (same == text.bytes) {
+            return false;
+        }
+        evq_buffer_append(out, text.text, same);
+        evq_unicode_form(form, text.text + same, text.bytes - same, work, out);
+        out->failed = out->failed || work->failed;
+        return true;
+    case EVQ_NORMALIZER_PREPEND_UNDER:
+        evq_buffer_append(out, UNDER, 3);
+        evq_buffer_append(out, text.text, text.bytes);
+        return true;
+    case EVQ_NORMALIZER_SPACES_TO_UNDER:
+        append_under(text, out);
+        return true;
+    default:
+        evq_unicode_map((enum evq_unicode_step)(normalizer - EVQ_NORMALIZER_MAP), text.text,
+                        text.bytes, out);
+        return true;
+    }
+}
+
 enum evq_status evq_text_steps_normalize(const struct evq_text_steps *steps,
                                          struct evq_tokenizer_text text,
                                          struct evq_buffer buffers[2], struct evq_buffer *work,
                                          struct evq_tokenizer_text *ret_text, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
+    size_t free_buffer = 0; // text is in the other one.
 
-    if (steps->nfc) {
-        const size_t same = evq_unicode_nfc_same(text.text, text.bytes);
-        if (same < text.bytes) {
-            evq_buffer_clear(&buffers[0]);
-            evq_buffer_append(&buffers[0], text.text, same);
-            evq_unicode_nfc(text.text + same, text.bytes - same, work, &buffers[0]);
-            buffers[0].failed = buffers[0].failed || work->failed;
-            status = take(&buffers[0], &text, err);
+    for (size_t i = 0; status == EVQ_OK && text.bytes > 0 && i < steps->normalizer_count; i++) {
+        evq_buffer_clear(&buffers[free_buffer]);
+        if (normalize(steps->normalizers[i], text, work, &buffers[free_buffer])) {
+            status = take(&buffers[free_buffer], &text, err);
+            free_buffer = 1 - free_buffer;
         }
-    }
-    if (status == EVQ_OK && text.bytes > 0 && (steps->prepend_under || steps->spaces_to_under)) {
-        evq_buffer_clear(&buffers[1]);
-        evq_buffer_append(&buffers[1], UNDER, steps->prepend_under ? 3 : 0);
-        if (steps->spaces_to_under) {
-            append_under(text, &buffers[1]);
-        } else {
-            evq_buffer_append(&buffers[1], text.text, text.bytes);
-        }
-        status = take(&buffers[1], &text, err);
     }
     *ret_text = text;
     return status;
@@ -99,25 +120,4 @@ enum evq_status evq_text_steps_add_prefix(const struct evq_text_steps *steps,
     }
     *ret_text = text;
     return status;
-}
-
-size_t evq_text_steps_first_part(const struct evq_text_steps *steps, struct evq_tokenizer_text text,
-                                 bool *ret_number)
-{
-    size_t length = 0;
-    size_t i = 0;
-
-    *ret_number = false;
-    if (!steps->digits_apart) {
-        return text.bytes;
-    }
-    while (i < text.bytes && !*ret_number) {
-        const unsigned flags = evq_unicode_at((const unsigned char *)text.text + i, &length);
-        *ret_number = (flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_NUMBER && i == 0;
-        if ((flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_NUMBER && i > 0) {
-            break;
-        }
-        i += length;
-    }
-    return i;
 }

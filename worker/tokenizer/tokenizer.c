@@ -15,6 +15,7 @@ void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
         return;
     }
     evq_bpe_free(&tokenizer->bpe);
+    evq_wordpiece_free(&tokenizer->wordpiece);
     evq_added_tokens_free(&tokenizer->raw);
     evq_added_tokens_free(&tokenizer->normalized);
     free(tokenizer->path);
@@ -39,6 +40,11 @@ static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_add
     }
     status = evq_text_steps_normalize(&tokenizer->steps, added.content, buffers, &buffers[2],
                                       &added.content, err);
+    if (status == EVQ_OK && added.content.bytes == 0) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "'%s': normalizing leaves nothing of the added token with id %d",
+                             tokenizer->path, (int)added.id);
+    }
     return status == EVQ_OK ? evq_added_tokens_put(&tokenizer->normalized, &added, err) : status;
 }
 
@@ -68,9 +74,9 @@ static enum evq_status build_added(const struct evq_tokenizer_json *definition,
  * U+2581. */
 static void choose_scan(struct evq_tokenizer *tokenizer)
 {
-    if (tokenizer->steps.scan == EVQ_PRETOKENIZER_WHOLE && !tokenizer->bpe.byte_level &&
+    if (tokenizer->steps.scan_count == 0 && !tokenizer->bpe.byte_level &&
         tokenizer->bpe.divides_at_under) {
-        tokenizer->steps.scan = EVQ_PRETOKENIZER_UNDERS;
+        tokenizer->steps.scans[tokenizer->steps.scan_count++] = EVQ_PRETOKENIZER_UNDERS;
     }
 }
 
@@ -78,10 +84,8 @@ static enum evq_status build(const struct evq_tokenizer_json *definition,
                              struct evq_tokenizer *tokenizer, struct evq_error *err)
 {
     tokenizer->steps = definition->steps;
-    memcpy(tokenizer->before, definition->before, sizeof(tokenizer->before));
-    memcpy(tokenizer->after, definition->after, sizeof(tokenizer->after));
-    tokenizer->before_count = definition->before_count;
-    tokenizer->after_count = definition->after_count;
+    tokenizer->single = definition->single;
+    tokenizer->pair = definition->pair;
     tokenizer->path = strdup(definition->path);
     if (tokenizer->path == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", definition->path);
@@ -90,6 +94,9 @@ static enum evq_status build(const struct evq_tokenizer_json *definition,
         return evq_tokenizer_json_bad(definition, err, "its vocabulary is empty");
     }
     enum evq_status status = evq_bpe_build(definition, &tokenizer->bpe, err);
+    if (status == EVQ_OK && definition->word_characters_max > 0) {
+        status = evq_wordpiece_build(definition, &tokenizer->wordpiece, err);
+    }
     if (status == EVQ_OK) {
         tokenizer->vocabulary = tokenizer->bpe.id_max + 1;
         choose_scan(tokenizer);
@@ -185,8 +192,11 @@ bool evq_tokenizer_text_begins_with(const struct evq_tokenizer *tokenizer, int32
 void evq_tokenizer_count_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
                                 int64_t *ret_after)
 {
-    *ret_before = (int64_t)tokenizer->before_count;
-    *ret_after = (int64_t)tokenizer->after_count;
+    *ret_before = 0;
+    while (tokenizer->single.parts[*ret_before].id != EVQ_TEMPLATE_FIRST) {
+        ++*ret_before;
+    }
+    *ret_after = (int64_t)tokenizer->single.count - *ret_before - 1;
 }
 
 const char *evq_tokenizer_name(const struct evq_tokenizer *tokenizer)

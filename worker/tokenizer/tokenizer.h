@@ -1,7 +1,7 @@
 /*
  * Turns text into token ids, with the same result as Hugging Face `tokenizers`: byte-level BPE
- * (GPT-2, Llama 3, Qwen) and BPE with byte fallback (Llama 2, Mistral). docs/tokenizers.md lists
- * what is read and what is refused.
+ * (GPT-2, Llama 3, Qwen), BPE with byte fallback (Llama 2, Mistral) and WordPiece (BERT).
+ * docs/tokenizers.md lists what is read and what is refused.
  *
  * An open tokenizer does not change, so any number of threads can encode with it, each with a
  * scratch of its own.
@@ -25,6 +25,11 @@
 struct evq_tokenizer;
 // Buffers and the piece cache of one thread. Their size is limited, except for the text.
 struct evq_tokenizer_scratch;
+
+struct evq_tokenizer_text {
+    const char *text;
+    size_t bytes;
+};
 
 struct evq_tokens { // Starts as zeros; grows as needed.
     int32_t *ids;
@@ -66,6 +71,19 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
                                      size_t bytes, bool add_special, struct evq_tokens *out,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_tokens_free(struct evq_tokens *tokens); // Leaves it empty.
+
+/*
+ * Appends a text or a pair of texts with the template, and the type id of each token to types.
+ * texts[1].text NULL: there is one text. If there are more than tokens_max tokens, the longer text
+ * loses its last ones first, as with truncation=True in Transformers. On failure out and types are
+ * unchanged. As evq_tokenizer_encode(); EVQ_E_LIMIT also if the template alone is longer.
+ */
+enum evq_status evq_tokenizer_encode_pair(const struct evq_tokenizer *tokenizer,
+                                          struct evq_tokenizer_scratch *scratch,
+                                          const struct evq_tokenizer_text texts[2],
+                                          size_t tokens_max, struct evq_tokens *out,
+                                          struct evq_tokens *types,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The token before a text without context, as lm-evaluation-harness chooses it: BOS, otherwise EOS;
  * -1: neither exists. */

@@ -7,14 +7,15 @@
 #include "worker/tokenizer/added_tokens.h"
 #include "worker/tokenizer/bpe.h"
 #include "worker/tokenizer/tokenizer_json.h"
+#include "worker/tokenizer/wordpiece.h"
 
 struct evq_tokenizer {
     struct evq_bpe bpe;
+    struct evq_wordpiece wordpiece; // characters_max 0: the model is BPE.
     struct evq_text_steps steps;
     struct evq_added_tokens raw;        // Searched in the text as it is,
     struct evq_added_tokens normalized; // and in the normalized text.
-    int32_t before[EVQ_TOKENIZER_TEMPLATE_MAX], after[EVQ_TOKENIZER_TEMPLATE_MAX];
-    size_t before_count, after_count;
+    struct evq_template single, pair;
     int32_t vocabulary; // One more than the largest id that encoding can give.
     int32_t bos, eos;   // -1: none.
     char digest[33];
@@ -36,10 +37,5 @@ enum evq_status evq_text_steps_add_prefix(const struct evq_text_steps *steps,
                                           struct evq_buffer *buffer,
                                           struct evq_tokenizer_text *ret_text,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* Length of the first part of text (not empty) that the pattern divides by itself: all of it, or
- * with digits_apart the text up to the next digit, or that digit (*ret_number). */
-size_t evq_text_steps_first_part(const struct evq_text_steps *steps, struct evq_tokenizer_text text,
-                                 bool *ret_number);
 
 #endif

@@ -13,13 +13,14 @@
 #include "shared/base/buffer.h"
 #include "worker/tokenizer/pretokenizer.h"
 #include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/unicode.h"
 
-#define EVQ_TOKENIZER_TEMPLATE_MAX 16 // Most tokens before a text, and after it.
-
-struct evq_tokenizer_text {
-    const char *text;
-    size_t bytes;
-};
+#define EVQ_TEMPLATE_PARTS_MAX    33 // Most tokens and texts of a template.
+#define EVQ_TEMPLATE_FIRST        (-1)
+#define EVQ_TEMPLATE_SECOND       (-2)
+#define EVQ_TEXT_STEPS_MAX        16   // Most normalizers, and most pre-tokenizers.
+#define EVQ_WORD_CHARACTERS_MAX   1000 // Of WordPiece's longest word.
+#define EVQ_WORD_PREFIX_BYTES_MAX 64
 
 struct evq_vocabulary_entry { // An entry of the vocabulary.
     struct evq_tokenizer_text token;
@@ -39,18 +40,34 @@ struct evq_added_token { // A token that is found in the text before it is divid
     bool normalized; // It is searched in the normalized text, in its own normalized form.
 };
 
+struct evq_template { // What a text or a pair of texts becomes.
+    struct {
+        int32_t id;   // A token, or EVQ_TEMPLATE_FIRST or EVQ_TEMPLATE_SECOND for a text.
+        int32_t type; // The type id of its tokens.
+    } parts[EVQ_TEMPLATE_PARTS_MAX];
+    size_t count;
+};
+
+enum evq_normalizer {
+    EVQ_NORMALIZER_NFC,
+    EVQ_NORMALIZER_NFD,
+    EVQ_NORMALIZER_MAP, // From here on in the order of enum evq_unicode_step.
+    EVQ_NORMALIZER_PREPEND_UNDER = EVQ_NORMALIZER_MAP + EVQ_UNICODE_LOWERCASE + 1,
+    EVQ_NORMALIZER_SPACES_TO_UNDER
+};
+
 enum evq_prepend { EVQ_PREPEND_NEVER, EVQ_PREPEND_FIRST, EVQ_PREPEND_ALWAYS };
 
 struct evq_text_steps { // What is done to the text between added tokens before it is merged.
-    bool nfc;
-    bool prepend_under;   // The normalizer puts U+2581 before the text,
-    bool spaces_to_under; // and replaces spaces by U+2581.
+    enum evq_normalizer normalizers[EVQ_TEXT_STEPS_MAX]; // They are applied in this order.
+    size_t normalizer_count;
     // ByteLevel's add_prefix_space: puts a space before the text unless it begins with one.
     bool space_before;
     bool metaspace; // Spaces become U+2581, and one is put before the text, unless there is one:
     enum evq_prepend metaspace_prepend; // never, at the beginning of the whole text, or always.
-    bool digits_apart; // Each digit becomes a piece of its own, before the pattern is applied.
-    enum evq_pretokenizer_kind scan; // Then the text is divided into pieces.
+    // Each divides the pieces of the one before it. None: the text is one piece.
+    enum evq_pretokenizer_kind scans[EVQ_TEXT_STEPS_MAX];
+    size_t scan_count;
 };
 
 struct evq_tokenizer_json {
@@ -66,11 +83,12 @@ struct evq_tokenizer_json {
     size_t added_count, added_room;
 
     struct evq_text_steps steps;
-    bool byte_level;               // Symbols are bytes; otherwise characters.
+    bool byte_level;                      // Symbols are bytes; otherwise characters.
+    struct evq_tokenizer_text continuing; // WordPiece: the prefix of what does not begin a word.
+    uint64_t word_characters_max;  // WordPiece: a longer word is unknown. 0: the model is BPE.
     struct evq_tokenizer_text unk; // text NULL: there is none.
     bool fuse_unk, byte_fallback, ignore_merges;
-    int32_t before[EVQ_TOKENIZER_TEMPLATE_MAX], after[EVQ_TOKENIZER_TEMPLATE_MAX];
-    size_t before_count, after_count;
+    struct evq_template single, pair; // count 0: there is no template.
 };
 
 enum evq_status evq_tokenizer_json_init(struct evq_tokenizer_json *definition, const char *path,

@@ -226,7 +226,9 @@ static enum evq_status read_all(struct reading *reading, struct evq_error *err)
         return evq_tokenizer_json_bad(definition, err, "it has no model");
     }
     status = evq_settings_apply(definition, &reading->found, err);
-    if (status == EVQ_OK && (!reading->vocabulary || !reading->merges)) {
+    // WordPiece has no merges.
+    if (status == EVQ_OK &&
+        (!reading->vocabulary || (!reading->merges && definition->word_characters_max == 0))) {
         return evq_tokenizer_json_bad(definition, err, "the model has no %s",
                                       reading->vocabulary ? "merges" : "vocabulary");
     }

@@ -11,6 +11,10 @@ struct evq_unicode_class { // A combining class other than 0.
     uint32_t code, combining;
 };
 
+struct evq_unicode_range { // Every step-th of these characters has a small letter.
+    int32_t first, last, step, distance;
+};
+
 #include "worker/tokenizer/unicode_table.inc"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -38,7 +42,7 @@ static int by_code(const void *key, const void *item)
 
 static uint32_t combining_class(uint32_t code)
 {
-    if ((evq_unicode_of(code) & EVQ_UNICODE_NFC) == 0) {
+    if ((evq_unicode_of(code) & EVQ_UNICODE_NFD) == 0) {
         return 0;
     }
     const struct evq_unicode_class *found =
@@ -175,7 +179,7 @@ static size_t join(uint32_t *items, size_t count)
 }
 
 /* Writes the items in work, which are followed by as much room for sorting. */
-static void flush(struct evq_buffer *work, struct evq_buffer *out)
+static void flush(unsigned form, struct evq_buffer *work, struct evq_buffer *out)
 {
     const size_t count = work->bytes / sizeof(uint32_t);
     char text[4];
@@ -188,14 +192,14 @@ static void flush(struct evq_buffer *work, struct evq_buffer *out)
     }
     uint32_t *items = (uint32_t *)(void *)work->data;
     order(items, count, items + count);
-    const size_t kept = join(items, count);
+    const size_t kept = form == EVQ_UNICODE_NFC ? join(items, count) : count;
     for (size_t i = 0; i < kept; i++) {
         evq_buffer_append(out, text, evq_utf8_put(items[i] & CODE_MASK, text));
     }
     evq_buffer_clear(work);
 }
 
-size_t evq_unicode_nfc_same(const char *text, size_t bytes)
+size_t evq_unicode_form_same(unsigned form, const char *text, size_t bytes)
 {
     const unsigned char *start = (const unsigned char *)text;
     size_t before = 0; // Where the last character began.
@@ -212,7 +216,7 @@ size_t evq_unicode_nfc_same(const char *text, size_t bytes)
                 continue;
             }
         }
-        if ((evq_unicode_at(start + i, &length) & EVQ_UNICODE_NFC) != 0) {
+        if ((evq_unicode_at(start + i, &length) & form) != 0) {
             return before; // The character may join with the one before it.
         }
         before = i;
@@ -221,12 +225,12 @@ size_t evq_unicode_nfc_same(const char *text, size_t bytes)
     return bytes;
 }
 
-void evq_unicode_nfc(const char *text, size_t bytes, struct evq_buffer *work,
-                     struct evq_buffer *out)
+void evq_unicode_form(unsigned form, const char *text, size_t bytes, struct evq_buffer *work,
+                      struct evq_buffer *out)
 {
     evq_buffer_clear(work);
     while (bytes > 0 && !work->failed && !out->failed) {
-        const size_t same = evq_unicode_nfc_same(text, bytes);
+        const size_t same = evq_unicode_form_same(form, text, bytes);
         evq_buffer_append(out, text, same);
         // Starts at the character before, and takes everything that may change, up to the next
         // character that nothing joins with.
@@ -235,15 +239,86 @@ void evq_unicode_nfc(const char *text, size_t bytes, struct evq_buffer *work,
         while (i < bytes) {
             size_t length = 0;
             const unsigned char *at = (const unsigned char *)text + i;
-            if ((evq_unicode_at(at, &length) & EVQ_UNICODE_NFC) == 0 && !first) {
+            if ((evq_unicode_at(at, &length) & form) == 0 && !first) {
                 break;
             }
             decompose(evq_utf8_code(at, &length), work);
             first = false;
             i += length;
         }
-        flush(work, out);
+        flush(form, work, out);
         text += i;
         bytes -= i;
     }
+}
+
+/* Writes the small letters of the character to out, which has room for 4 bytes. */
+static size_t lower_of(uint32_t code, char *out)
+{
+    size_t low = 0;
+    size_t high = COUNT(lower_case) - 1;
+
+    if (code == 0x130) { // The only character that becomes two.
+        memcpy(out, "i\xcc\x87", 3);
+        return 3;
+    }
+    while (low < high) { // The last range that begins at the character or before it.
+        const size_t middle = (low + high + 1) / 2;
+        if ((uint32_t)lower_case[middle].first <= code) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return evq_utf8_put((uint32_t)((int32_t)code + lower_case[low].distance), out);
+}
+
+/* Writes what the step makes of the character to out, which has room for 6 bytes; false: the step
+ * does not change it. */
+static bool changed(enum evq_unicode_step step, const char *at, size_t length, unsigned flags,
+                    char *out, size_t *ret_bytes)
+{
+    *ret_bytes = 0;
+    switch (step) {
+    case EVQ_UNICODE_CLEAN:
+        out[0] = ' ';
+        *ret_bytes = (flags & EVQ_UNICODE_CONTROL) == 0;
+        return *ret_bytes == 0 || (flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE;
+    case EVQ_UNICODE_APART:
+        out[0] = ' ';
+        memcpy(out + 1, at, length);
+        out[length + 1] = ' ';
+        *ret_bytes = length + 2;
+        return (flags & EVQ_UNICODE_CJK) != 0;
+    case EVQ_UNICODE_STRIP_NONSPACING:
+        return (flags & EVQ_UNICODE_NONSPACING) != 0;
+    case EVQ_UNICODE_STRIP_ACCENTS:
+        return (flags & EVQ_UNICODE_ACCENT) != 0;
+    case EVQ_UNICODE_LOWERCASE:
+        if ((flags & EVQ_UNICODE_CASED) == 0) {
+            return false;
+        }
+        *ret_bytes = lower_of(evq_utf8_code((const unsigned char *)at, &length), out);
+        return true;
+    }
+    return false;
+}
+
+void evq_unicode_map(enum evq_unicode_step step, const char *text, size_t bytes,
+                     struct evq_buffer *out)
+{
+    size_t appended = 0; // How much of text is in out.
+    size_t length = 0;
+    size_t to_bytes = 0;
+    char to[8];
+
+    for (size_t i = 0; i < bytes; i += length) {
+        const unsigned flags = evq_unicode_at((const unsigned char *)text + i, &length);
+        if (changed(step, text + i, length, flags, to, &to_bytes)) {
+            evq_buffer_append(out, text + appended, i - appended);
+            evq_buffer_append(out, to, to_bytes);
+            appended = i + length;
+        }
+    }
+    evq_buffer_append(out, text + appended, bytes - appended);
 }
