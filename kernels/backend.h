@@ -15,7 +15,7 @@
 
 #include "shared/base/error.h"
 
-#define EVQ_BACKEND_ABI 7
+#define EVQ_BACKEND_ABI 8
 
 #define EVQ_EXPERTS_MAX 4096 // Most experts of a layer.
 
@@ -40,8 +40,8 @@ enum evq_activation {
 enum evq_op_kind {
     EVQ_OP_GEMM, // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n];
                  // out may be residual, not in.
-    // out[rows, n] = scale * weight[token, n] + bias[position, n]; bias is the table of learned
-    // positions, or -1. It reads no buffer (in is 0).
+    // out[rows, n] = scale * weight[token, n] + bias[position + column, n] + types[type, n]; bias
+    // is the table of learned positions, or -1. It reads no buffer (in is 0).
     EVQ_OP_EMBEDDING,
     // Each head of a range by itself: (in - mean) / sqrt(variance + epsilon) * weight[n] + bias[n]
     // with the biased variance; out may be in. For the whole row: column 0 and one head. Without
@@ -55,13 +55,14 @@ enum evq_op_kind {
     // and sines are multiplied by scale. A sequence of more than `near` tokens turns by
     // far_frequencies, if there are any.
     EVQ_OP_ROPE,
-    // Causal, within each sequence. in has heads of q, then kv_heads of k, then kv_heads of v, each
-    // n wide; with step = 3 n it has q, k and v of the first head, then of the second, and so on.
-    // out is [rows, heads * n]. Query head h reads key head h / (heads / kv_heads) and computes the
-    // softmax of x = scale * q.k, or of cap * tanh(x / cap). With window > 0, position i sees j in
-    // (i - window, i]. weight[heads], if there is one, is one more logit of each head, without a
-    // value.
+    // Causal, or in both directions, within each sequence. in has heads of q, then kv_heads of k,
+    // then kv_heads of v, each n wide; with step = 3 n it has q, k and v of the first head, then of
+    // the second, and so on. out is [rows, heads * n]. Query head h reads key head h / (heads /
+    // kv_heads) and computes the softmax of x = scale * q.k, or of cap * tanh(x / cap). With window
+    // > 0, position i sees j in (i - window, i], or in (i - window, i + window) in both directions.
+    // weight[heads], if there is one, is one more logit of each head, without a value.
     EVQ_OP_ATTENTION,
+    EVQ_OP_MEAN, // out[rows, n] = the mean of in[rows, n] over the rows of the same sequence.
     EVQ_OP_GATE, // out[rows, n] = act(in[rows, c]) * in[rows, n + c]; out is not in.
     EVQ_OP_ADD,  // out[rows, n] = scale * in[rows, n] + residual[rows, n]; out may be either.
     // The weights of experts, from logits in[rows, n]: of the top_k largest (of equal ones the
@@ -78,7 +79,9 @@ enum evq_op_kind {
     // never stores more than a tile of the logits. Without a bias, logits x become scale * x
     // (scale 0: x) and then cap * tanh(x / cap).
     EVQ_OP_SCORE,
-    EVQ_OP_CROSS_ENTROPY, // Loss head: logits in[rows, n], int32 labels of the batch.
+    // Loss head: logits in[rows, n], int32 labels of the batch. For tokens, score_rows are the rows
+    // that have a label, each once, and score_targets the labels.
+    EVQ_OP_CROSS_ENTROPY,
     EVQ_OP_SQUARED_ERROR, // Loss head: in[rows, n], float targets of the batch.
     EVQ_OP_COUNT
 };
@@ -107,9 +110,11 @@ struct evq_op {
     int32_t in, out;
     int32_t residual;     // For GEMM, ADD and EXPERTS: a buffer to add; 0: none.
     int32_t weight, bias; // Weight slots by number; -1: none.
+    int32_t types;        // For EMBEDDING: the slot of the table of token types; 0: none.
     int32_t n, k;         // Number of output and input columns.
     int32_t column, heads, kv_heads, window;
     int32_t step; // For ROPE and ATTENTION: columns from one head to the next; 0: n.
+    bool both;    // For ATTENTION: in both directions.
     enum evq_activation activation;
     float scale, epsilon;
     float cap; // For ATTENTION and SCORE: logits stay within it; 0: they have no cap.
@@ -156,13 +161,14 @@ struct evq_batch {
     const float *targets;  // [rows, n] or NULL.
 
     const int32_t *tokens; // [rows] or NULL; must be in the vocabulary (EVQ_E_INVALID).
+    const int32_t *types;  // [rows] the type of each token; NULL: all are 0.
     // [sequences + 1]: the first row of each sequence; starts[sequences] equals rows.
     const int32_t *starts;
     int32_t sequences; // A row's position is its index in its sequence.
 
     // [scores], ascending; a row may repeat. The rows whose outputs are scored.
     const int32_t *score_rows;
-    const int32_t *score_targets; // The token that should come next; below n of SCORE.
+    const int32_t *score_targets; // The token that should come next, or the label; below n.
     int32_t scores;
 
     // exec() calls it on its own thread when parts of the batch are done. If the calls stop, the

@@ -45,11 +45,13 @@ static const char *embedding_fault(const struct evq_plan *plan, const struct evq
     const bool table = op->weight >= 0 && (size_t)op->weight < plan->slot_count &&
                        plan->slots[op->weight].columns == op->n;
     const bool positions =
-        op->bias == -1 ||
-        (op->bias >= 0 && (size_t)op->bias < plan->slot_count &&
-         plan->slots[op->bias].columns == op->n && plan->slots[op->bias].rows >= plan->length_max);
+        op->bias == -1 || (op->bias >= 0 && (size_t)op->bias < plan->slot_count &&
+                           plan->slots[op->bias].columns == op->n && op->column >= 0 &&
+                           plan->slots[op->bias].rows - op->column >= plan->length_max);
+    const bool types = op->types == 0 || (op->types > 0 && (size_t)op->types < plan->slot_count &&
+                                          plan->slots[op->types].columns == op->n);
 
-    return table && positions ? NULL : "a table of another shape";
+    return table && positions && types ? NULL : "a table of another shape";
 }
 
 /* Whether a range of heads is inside its buffer. */
@@ -192,7 +194,7 @@ static int32_t columns_in(const struct evq_op *op)
 static bool reads_tokens(const struct evq_op *op)
 {
     return op->kind == EVQ_OP_EMBEDDING || op->kind == EVQ_OP_ROPE ||
-           op->kind == EVQ_OP_ATTENTION || op->kind == EVQ_OP_SCORE;
+           op->kind == EVQ_OP_ATTENTION || op->kind == EVQ_OP_MEAN || op->kind == EVQ_OP_SCORE;
 }
 
 static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op)
@@ -241,6 +243,7 @@ static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op
     case EVQ_OP_EXPERTS:
         return experts_fault(plan, op);
     case EVQ_OP_GATE:
+    case EVQ_OP_MEAN:
         return op->in != op->out ? NULL : "an output that is its input";
     default:
         return vector_or_none(plan, op->weight, op->n) && vector_or_none(plan, op->bias, op->n)
@@ -339,14 +342,18 @@ static enum evq_status scores_check(const struct evq_op *op, const struct evq_ba
                 (batch->scores == 0 || (batch->score_rows != NULL && batch->score_targets != NULL));
 
     for (int32_t i = 0; i < batch->scores && good; i++) {
-        const int32_t before = i > 0 ? batch->score_rows[i - 1] : 0;
-        good = batch->score_rows[i] >= before && batch->score_rows[i] < batch->rows;
+        // Only SCORE computes several scores of one row.
+        const int32_t least = i == 0                     ? 0
+                              : op->kind == EVQ_OP_SCORE ? batch->score_rows[i - 1]
+                                                         : batch->score_rows[i - 1] + 1;
+        good = batch->score_rows[i] >= least && batch->score_rows[i] < batch->rows;
     }
     if (!good) {
         return evq_error_set(err, EVQ_E_BUG, "batch of scores that do not fit its %d rows",
                              (int)batch->rows);
     }
-    return in_range("target", batch->score_targets, batch->scores, op->n, err);
+    return in_range(op->kind == EVQ_OP_SCORE ? "target" : "label", batch->score_targets,
+                    batch->scores, op->n, err);
 }
 
 static enum evq_status op_batch_check(const struct evq_plan *plan, const struct evq_op *op,
@@ -361,8 +368,15 @@ static enum evq_status op_batch_check(const struct evq_plan *plan, const struct 
         status = missing ? EVQ_OK
                          : in_range("token", batch->tokens, batch->rows,
                                     plan->slots[op->weight].rows, err);
+        if (status == EVQ_OK && op->types != 0 && batch->types != NULL) {
+            status =
+                in_range("token type", batch->types, batch->rows, plan->slots[op->types].rows, err);
+        }
         break;
     case EVQ_OP_CROSS_ENTROPY:
+        if (plan->length_max > 0) {
+            return scores_check(op, batch, err);
+        }
         missing = batch->labels == NULL;
         status = missing ? EVQ_OK : in_range("label", batch->labels, batch->rows, op->n, err);
         break;
@@ -401,11 +415,12 @@ enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct e
 }
 
 /* Number of pairs of query and key in one sequence. */
-static uint64_t pairs(int64_t length, int64_t window)
+static uint64_t pairs(const struct evq_op *op, int64_t length)
 {
-    const int64_t full = window > 0 && window < length ? window : length;
+    const int64_t full = op->window > 0 && op->window < length ? op->window : length;
+    const int64_t back = full * (full + 1) / 2 + (length - full) * full;
 
-    return (uint64_t)(full * (full + 1) / 2 + (length - full) * full);
+    return (uint64_t)(op->both ? 2 * back - length : back);
 }
 
 /* Floating-point operations for one row of a plan over samples. */
@@ -432,10 +447,11 @@ uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *bat
     for (int32_t i = 0; i < batch->scores; i++) {
         scored += i == 0 || batch->score_rows[i] != batch->score_rows[i - 1];
     }
-    const bool scores = plan->ops[plan->op_count - 1].kind == EVQ_OP_SCORE;
+    const bool scores = plan->ops[plan->op_count - 1].kind != EVQ_OP_SQUARED_ERROR;
     for (size_t i = 0; i < plan->op_count; i++) {
         const enum evq_op_kind kind = plan->ops[i].kind;
-        const bool joins = kind == EVQ_OP_ATTENTION || kind == EVQ_OP_EXPERTS;
+        const bool joins =
+            kind == EVQ_OP_ATTENTION || kind == EVQ_OP_EXPERTS || kind == EVQ_OP_MEAN;
         joined = !scores || joins ? i + 1 : joined;
     }
     for (size_t i = 0; i < plan->op_count; i++) {
@@ -450,7 +466,7 @@ uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *bat
         }
         for (int32_t s = 0; s < batch->sequences && op->kind == EVQ_OP_ATTENTION; s++) {
             flops += 4 * (uint64_t)op->n * (uint64_t)op->heads *
-                     pairs(batch->starts[s + 1] - batch->starts[s], op->window);
+                     pairs(op, batch->starts[s + 1] - batch->starts[s]);
         }
     }
     return flops;

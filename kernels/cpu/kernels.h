@@ -43,7 +43,9 @@ struct evq_attention {
     size_t in_stride;       // The stride of all three.
     int32_t size;           // Values of a head.
     int32_t first, count;
-    int32_t window; // 0: all earlier positions are seen.
+    int32_t length; // Rows of the sequence.
+    bool both;      // Later positions are seen too.
+    int32_t window; // 0: all positions are seen.
     float scale;
     float cap;  // Scores x become cap * tanh(x / cap); 0: they stay.
     float sink; // One more score without a value; -INFINITY: there is none.

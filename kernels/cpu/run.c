@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/losses.h"
+#include "kernels/cpu/mean.h"
 #include "kernels/cpu/score.h"
 
 #define ROWS_LEAST 8 // Fewest rows of a chunk; this is a tile of the matrix product.
@@ -155,6 +156,7 @@ static void run_embedding(const struct chunk *chunk, const struct evq_op *op)
     const struct evq_cpu_state *state = run->state;
     const struct evq_weight *table = &state->weights.items[op->weight];
     const float *places = vector_of(state, op->bias);
+    const float *types = op->types != 0 ? vector_of(state, op->types) : NULL;
     float *out = rows_of(chunk, op->out);
 
     for (int32_t r = 0; r < chunk->rows; r++) {
@@ -162,9 +164,12 @@ static void run_embedding(const struct chunk *chunk, const struct evq_op *op)
             run->segment->scores ? state->tokens.scored_rows[chunk->first + r] : chunk->first + r;
         evq_weights_row(table, state->kernels->panel, run->batch->tokens[row], out);
         const float *place =
-            places != NULL ? places + (size_t)chunk->positions[r] * (size_t)op->n : NULL;
+            places != NULL ? places + (size_t)(chunk->positions[r] + op->column) * (size_t)op->n
+                           : NULL;
+        const int32_t type = run->batch->types != NULL ? run->batch->types[row] : 0;
         for (int32_t c = 0; c < op->n; c++) {
-            out[c] = out[c] * op->scale + (place != NULL ? place[c] : 0.0f);
+            out[c] = out[c] * op->scale + (place != NULL ? place[c] : 0.0f) +
+                     (types != NULL ? types[(size_t)type * (size_t)op->n + (size_t)c] : 0.0f);
         }
         out += state->schedule.buffers[op->out].stride;
     }
@@ -252,8 +257,10 @@ static void run_head(const struct chunk *chunk, const struct evq_op *op)
     struct evq_row_result *results = run->results + chunk->first;
 
     if (op->kind == EVQ_OP_CROSS_ENTROPY) {
-        evq_losses_cross_entropy(in, stride, chunk->rows, op->n, run->batch->labels + chunk->first,
-                                 op->top_k, results);
+        const int32_t *labels =
+            run->segment->scores ? run->batch->score_targets : run->batch->labels;
+        evq_losses_cross_entropy(in, stride, chunk->rows, op->n, labels + chunk->first, op->top_k,
+                                 results);
     } else {
         evq_losses_squared_error(in, stride, chunk->rows, op->n,
                                  run->batch->targets + (size_t)chunk->first * (size_t)op->n,
@@ -365,6 +372,8 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
         .size = op->n,
         .first = block->first,
         .count = block->count,
+        .length = state->tokens.lengths[block->row],
+        .both = op->both,
         .window = op->window,
         .scale = op->scale,
         .cap = op->cap,
@@ -415,6 +424,21 @@ static void run_experts_part(void *context, int32_t part, int32_t thread)
     part_done(run, thread);
 }
 
+/* Computes the mean of one sequence. */
+static void run_mean_part(void *context, int32_t part, int32_t thread)
+{
+    const struct segment_run *run = context;
+    const struct evq_cpu_state *state = run->state;
+    const struct evq_op *op = &state->plan->ops[run->segment->first];
+    const struct evq_schedule_buffer *buffers = state->schedule.buffers;
+    const int32_t start = run->batch->starts[part];
+
+    evq_mean_rows(shared_row(state, op->in, start), buffers[op->in].stride,
+                  run->batch->starts[part + 1] - start, op->n, shared_row(state, op->out, start),
+                  buffers[op->out].stride);
+    part_done(run, thread);
+}
+
 /* There are as many chunks as threads, or a multiple of that, so that all threads finish together.
  */
 static int32_t chunk_rows(const struct evq_cpu_state *state, int32_t rows, int32_t most)
@@ -440,6 +464,8 @@ void evq_run(struct evq_cpu_state *state, const struct evq_batch *batch,
         if (op->kind == EVQ_OP_ATTENTION) {
             evq_pool_run(state->pool, run_attention_part, &run,
                          op->heads * state->tokens.block_count);
+        } else if (op->kind == EVQ_OP_MEAN) {
+            evq_pool_run(state->pool, run_mean_part, &run, batch->sequences);
         } else {
             const int32_t most = experts ? EVQ_EXPERTS_ROWS : EVQ_SCHEDULE_CHUNK;
             run.rows = run.segment->scores ? state->tokens.scored_count : batch->rows;

@@ -10,13 +10,15 @@ static void cut(struct evq_schedule *schedule, const struct evq_plan *plan)
         const enum evq_op_kind kind = plan->ops[i].kind;
         struct evq_segment *last =
             schedule->segment_count > 0 ? &schedule->segments[schedule->segment_count - 1] : NULL;
-        const bool alone = kind == EVQ_OP_ATTENTION || kind == EVQ_OP_EXPERTS;
+        const bool alone =
+            kind == EVQ_OP_ATTENTION || kind == EVQ_OP_EXPERTS || kind == EVQ_OP_MEAN;
+        const bool head = kind == EVQ_OP_SCORE || kind == EVQ_OP_CROSS_ENTROPY;
         if (last == NULL || last->alone || alone) {
             last = &schedule->segments[schedule->segment_count++];
             *last = (struct evq_segment){.first = i, .alone = alone};
         }
         last->end = i + 1;
-        last->scores = last->scores || kind == EVQ_OP_SCORE;
+        last->scores = last->scores || (head && plan->length_max > 0);
     }
 }
 

@@ -1,9 +1,9 @@
 /*
- * How a plan is run. Attention combines rows, and experts read their weights once for many rows, so
- * both run alone. Between them every row is independent, so those operations form a segment that
- * takes a chunk of rows through all of them while its values are in the cache. Only buffers that
- * are needed after a segment are kept for all rows of a batch. After the last of these, only scored
- * rows continue.
+ * How a plan is run. Attention and means combine rows, and experts read their weights once for many
+ * rows, so they run alone. Between them every row is independent, so those operations form a
+ * segment that takes a chunk of rows through all of them while its values are in the cache. Only
+ * buffers that are needed after a segment are kept for all rows of a batch. After the last of
+ * these, only scored rows continue.
  */
 #ifndef EVQ_KERNELS_CPU_SCHEDULE_H
 #define EVQ_KERNELS_CPU_SCHEDULE_H
@@ -16,8 +16,8 @@
 
 struct evq_segment {
     size_t first, end; // Operations.
-    bool alone;        // The segment is exactly one attention or experts.
-    bool scores;       // The segment ends with the scoring head and runs on the scored rows.
+    bool alone;        // The segment is exactly one attention, mean or experts.
+    bool scores;       // The segment ends with the head and runs on the scored rows.
 };
 
 struct evq_schedule_buffer {

@@ -124,10 +124,14 @@ static double plain_cap(double x, float cap)
 
 static void plain_attention(const struct plain *plain, const struct evq_op *op, int32_t row)
 {
-    const int32_t start = plain->batch->starts[plain_sequence(plain->batch, row)];
+    const int32_t sequence = plain_sequence(plain->batch, row);
+    const int32_t start = plain->batch->starts[sequence];
+    const int32_t end = plain->batch->starts[sequence + 1];
     const int32_t low =
         op->window > 0 && row - op->window + 1 > start ? row - op->window + 1 : start;
-    double *weights = calloc((size_t)(row + 1), sizeof(*weights));
+    const int32_t ahead = op->window > 0 && op->window < end - row ? row + op->window - 1 : end - 1;
+    const int32_t high = op->both ? ahead : row;
+    double *weights = calloc((size_t)(high + 1), sizeof(*weights));
 
     for (int32_t h = 0; h < op->heads; h++) {
         const size_t n = (size_t)op->n;
@@ -141,7 +145,7 @@ static void plain_attention(const struct plain *plain, const struct evq_op *op, 
         const double sink = plain_weight(plain, op->weight, 0, h, -INFINITY);
         double top = sink;
         double sum = 0.0;
-        for (int32_t j = low; j <= row; j++) {
+        for (int32_t j = low; j <= high; j++) {
             weights[j] = 0.0;
             for (int32_t d = 0; d < op->n; d++) {
                 weights[j] +=
@@ -151,18 +155,33 @@ static void plain_attention(const struct plain *plain, const struct evq_op *op, 
             top = fmax(top, weights[j]);
         }
         sum = exp(sink - top);
-        for (int32_t j = low; j <= row; j++) {
+        for (int32_t j = low; j <= high; j++) {
             weights[j] = exp(weights[j] - top);
             sum += weights[j];
         }
         for (int32_t d = 0; d < op->n; d++) {
             out[d] = 0.0;
-            for (int32_t j = low; j <= row; j++) {
+            for (int32_t j = low; j <= high; j++) {
                 out[d] += weights[j] / sum * plain_row(plain, op->in, j)[value + (size_t)d];
             }
         }
     }
     free(weights);
+}
+
+static void plain_mean(const struct plain *plain, const struct evq_op *op, int32_t row)
+{
+    const int32_t sequence = plain_sequence(plain->batch, row);
+    const int32_t start = plain->batch->starts[sequence];
+    const int32_t end = plain->batch->starts[sequence + 1];
+
+    for (int32_t c = 0; c < op->n; c++) {
+        double sum = 0.0;
+        for (int32_t r = start; r < end; r++) {
+            sum += plain_row(plain, op->in, r)[c];
+        }
+        plain_row(plain, op->out, row)[c] = sum / (end - start);
+    }
 }
 
 static void plain_score(const struct plain *plain, const struct evq_op *op)
@@ -274,7 +293,9 @@ static void plain_op_row(const struct plain *plain, const struct evq_op *op, int
         for (int32_t c = 0; c < op->n; c++) {
             out[c] =
                 (double)op->scale * plain_weight(plain, op->weight, batch->tokens[row], c, 0.0) +
-                plain_weight(plain, op->bias, position, c, 0.0);
+                plain_weight(plain, op->bias, position + op->column, c, 0.0) +
+                plain_weight(plain, op->types != 0 ? op->types : -1,
+                             batch->types != NULL ? batch->types[row] : 0, c, 0.0);
         }
         break;
     case EVQ_OP_LAYER_NORM:
@@ -301,6 +322,9 @@ static void plain_op_row(const struct plain *plain, const struct evq_op *op, int
         break;
     case EVQ_OP_ATTENTION:
         plain_attention(plain, op, row);
+        break;
+    case EVQ_OP_MEAN:
+        plain_mean(plain, op, row);
         break;
     case EVQ_OP_GATE:
         for (int32_t c = 0; c < op->n; c++) {

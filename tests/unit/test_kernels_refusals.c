@@ -166,6 +166,10 @@ static const struct fault faults[] = {
     {EMBED, FIELD(weight), HEAD_NORM, "operation 0 has a table of another shape"},
     {EMBED, FIELD(bias), NORM, "operation 0 has a table of another shape"}, // One position.
     {EMBED, FIELD(bias), -2, "operation 0 has a table of another shape"},
+    {EMBED, FIELD(types), SLOTS, "operation 0 has a table of another shape"},
+    {EMBED, FIELD(types), JOIN_BIAS, "operation 0 has a table of another shape"},
+    {EMBED, FIELD(column), 1, "operation 0 has a table of another shape"}, // Too few positions.
+    {EMBED, FIELD(column), -1, "operation 0 has a table of another shape"},
     {EMBED, FIELD(out), 0, "operation 0 has an output that does not fit its buffer"},
     {EMBED, FIELD(out), 4, "operation 0 has an output that does not fit its buffer"},
     {EMBED, FIELD(out), -1, "operation 0 has an output that does not fit its buffer"},
@@ -210,6 +214,7 @@ static const struct fault faults[] = {
     {ATTEND, FIELD(weight), NORM, "operation 5 has a weight of another shape"},
     {ATTEND, FIELD(cap), -1, "operation 5 has a weight of another shape, or a cap below 0"},
     {GATE, FIELD(kind), EVQ_OP_ADD, "operation 8 has a residual that does not fit its buffer"},
+    {QK_NORM, FIELD(kind), EVQ_OP_MEAN, "operation 3 has an output that is its input"},
     {GATE, FIELD(kind), EVQ_OP_ROUTE, "operation 8 has more experts for a row than there are"},
     {GATE, FIELD(kind), EVQ_OP_EXPERTS, "operation 8 has an input that does not fit"},
     {SCORE, FIELD(cap), -1, "operation 10 has a bias before a scale, or a cap below 0"},

@@ -18,6 +18,9 @@ static const char *const item_keys[] = {
     "format", "text",    "tokenizer",   "prefix", "limit", "labels",           "template",
     "target", "choices", "label_names", "label",  "clean", "target_delimiter", NULL};
 
+static const char *const array_keys[] = {"format", "tokens", "mask", "types",
+                                         "labels", "limit",  NULL};
+
 /* Whether the key is an entry of the list of choices: "choices.0". */
 static bool is_choice(const char *key)
 {
@@ -75,25 +78,30 @@ enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_co
     const char *format = evq_corpus_option(task, "format", "");
     const bool tokens = strcmp(format, "tokens") == 0;
     const bool documents = kind == EVQ_CORPUS_DOCUMENTS;
+    const bool labels = kind == EVQ_CORPUS_LABELS;
     struct numbers numbers;
 
     if (!tokens && strcmp(format, "jsonl") != 0 && strcmp(format, "text") != 0) {
         return evq_task_options_unknown("data: format", format, formats, 3, err);
     }
-    if (!documents && strcmp(format, "jsonl") != 0) {
-        return evq_error_set(err, EVQ_E_INVALID, "data: format is %s, but this task needs jsonl",
-                             format);
+    if (!documents && strcmp(format, "jsonl") != 0 && !(labels && tokens)) {
+        return evq_error_set(err, EVQ_E_INVALID, "data: format is %s, but this task needs jsonl%s",
+                             format, labels ? " or tokens" : "");
     }
     enum evq_status status = check_keys(task,
-                                        tokens      ? token_keys
-                                        : documents ? document_keys
-                                                    : item_keys,
+                                        tokens && labels ? array_keys
+                                        : tokens         ? token_keys
+                                        : documents      ? document_keys
+                                                         : item_keys,
                                         err);
     if (status == EVQ_OK) {
         status = need_path(task, tokens ? "tokens" : "text", err);
     }
     if (status == EVQ_OK) {
         status = read_numbers(task, &numbers, err);
+    }
+    if (status == EVQ_OK && labels) {
+        return evq_labelled_check(task, err);
     }
     if (status != EVQ_OK || tokens) {
         return status;
@@ -146,6 +154,10 @@ static enum evq_status make_digest(struct evq_corpus *corpus, struct evq_error *
     (void)XXH3_128bits_update(state, &corpus->prefix, sizeof(corpus->prefix));
     (void)XXH3_128bits_update(state, corpus->tokens.ids,
                               corpus->tokens.count * sizeof(*corpus->tokens.ids));
+    if (corpus->types.count > 0) {
+        (void)XXH3_128bits_update(state, corpus->types.ids,
+                                  corpus->types.count * sizeof(*corpus->types.ids));
+    }
     for (size_t i = 0; i < corpus->passage_count; i++) {
         (void)XXH3_128bits_update(state, &corpus->passages[i], offsetof(struct evq_passage, after));
     }
@@ -179,6 +191,7 @@ static enum evq_status read_text(struct evq_corpus_build *build, struct evq_erro
     build->corpus->counted = true;
     evq_buffer_init(&build->joined, 0);
     status = source->kind == EVQ_CORPUS_DOCUMENTS ? evq_documents_read(build, err)
+             : source->kind == EVQ_CORPUS_LABELS  ? evq_labelled_read(build, err)
                                                   : evq_prompt_items_read(build, err);
     evq_buffer_free(&build->joined);
     evq_tokens_free(&build->context);
@@ -191,12 +204,14 @@ static enum evq_status read_files(struct evq_corpus_build *build, struct evq_err
     struct evq_corpus *corpus = build->corpus;
     struct stat after;
 
-    note_file(corpus->paths[0], &corpus->files[0]);
-    note_file(corpus->paths[1], &corpus->files[1]);
-    const enum evq_status status = evq_corpus_needs_tokenizer(build->source->task)
-                                       ? read_text(build, err)
-                                       : evq_corpus_read_tokens(build, err);
-    for (size_t i = 0; i < 2 && status == EVQ_OK; i++) {
+    for (size_t i = 0; i < EVQ_CORPUS_PATHS; i++) {
+        note_file(corpus->paths[i], &corpus->files[i]);
+    }
+    const enum evq_status status =
+        evq_corpus_needs_tokenizer(build->source->task) ? read_text(build, err)
+        : build->source->kind == EVQ_CORPUS_LABELS      ? evq_labelled_read(build, err)
+                                                        : evq_corpus_read_tokens(build, err);
+    for (size_t i = 0; i < EVQ_CORPUS_PATHS && status == EVQ_OK; i++) {
         note_file(corpus->paths[i], &after);
         if (!evq_file_unchanged(&after, &corpus->files[i])) {
             return evq_error_set(err, EVQ_E_IO, "data set '%s' changed while it was read",
@@ -210,7 +225,8 @@ static enum evq_status fill(struct evq_corpus *corpus, const struct evq_corpus_s
                             struct evq_error *err)
 {
     struct evq_corpus_build build = {.corpus = corpus, .source = source};
-    const char *text = evq_corpus_needs_tokenizer(source->task) ? "text" : "tokens";
+    const char *const keys[EVQ_CORPUS_PATHS] = {
+        evq_corpus_needs_tokenizer(source->task) ? "text" : "tokens", "labels", "mask", "types"};
     struct numbers numbers = {0};
 
     enum evq_status status = evq_corpus_check(source->task, source->kind, err);
@@ -225,14 +241,14 @@ static enum evq_status fill(struct evq_corpus *corpus, const struct evq_corpus_s
                      : source->tokenizer != NULL ? evq_tokenizer_prefix(source->tokenizer)
                                                  : -1;
     corpus->key = make_key(corpus->arena, source);
-    corpus->paths[0] =
-        resolve(corpus->arena, source->directory, evq_corpus_option(source->task, text, ""));
-    corpus->paths[1] =
-        resolve(corpus->arena, source->directory, evq_corpus_option(source->task, "labels", ""));
-    corpus->name = corpus->paths[0];
-    if (corpus->key == NULL || corpus->paths[0] == NULL || corpus->paths[1] == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "data");
+    for (size_t i = 0; i < EVQ_CORPUS_PATHS; i++) {
+        corpus->paths[i] =
+            resolve(corpus->arena, source->directory, evq_corpus_option(source->task, keys[i], ""));
+        if (corpus->key == NULL || corpus->paths[i] == NULL) {
+            return evq_error_set(err, EVQ_E_NOMEM, "data");
+        }
     }
+    corpus->name = corpus->paths[0];
     status = read_files(&build, err);
     if (status == EVQ_OK && corpus->passage_count == 0) {
         status = evq_error_set(err, EVQ_E_INVALID, "'%s' holds no %s", corpus->name,
@@ -269,6 +285,7 @@ void evq_corpus_free(struct evq_corpus *corpus)
 {
     if (corpus != NULL) {
         evq_tokens_free(&corpus->tokens);
+        evq_tokens_free(&corpus->types);
         free(corpus->passages);
         free(corpus->items);
         evq_arena_free(corpus->arena);
@@ -284,7 +301,7 @@ bool evq_corpus_current(const struct evq_corpus *corpus, const struct evq_corpus
     if (arena != NULL) {
         const char *key = make_key(arena, source);
         current = key != NULL && strcmp(key, corpus->key) == 0;
-        for (size_t i = 0; i < 2 && current; i++) {
+        for (size_t i = 0; i < EVQ_CORPUS_PATHS && current; i++) {
             note_file(corpus->paths[i], &now);
             current = evq_file_unchanged(&now, &corpus->files[i]);
         }
@@ -295,7 +312,7 @@ bool evq_corpus_current(const struct evq_corpus *corpus, const struct evq_corpus
 
 size_t evq_corpus_bytes(const struct evq_corpus *corpus)
 {
-    return corpus->tokens.capacity * sizeof(*corpus->tokens.ids) +
+    return (corpus->tokens.capacity + corpus->types.capacity) * sizeof(*corpus->tokens.ids) +
            corpus->passage_room * sizeof(*corpus->passages) +
            corpus->item_room * sizeof(*corpus->items);
 }

@@ -22,7 +22,8 @@ enum evq_corpus_kind {
     EVQ_CORPUS_DOCUMENTS, // A passage is a document.
     EVQ_CORPUS_TARGETS,   // A passage is a context and the one text that follows it.
     // An item is a context with several possible continuations; a passage is one of them.
-    EVQ_CORPUS_CHOICES
+    EVQ_CORPUS_CHOICES,
+    EVQ_CORPUS_LABELS // An item is a text and its label; it has one passage.
 };
 
 struct evq_passage {
@@ -41,16 +42,20 @@ struct evq_passage {
 struct evq_item {
     int64_t first; // Index of its first passage.
     int32_t passages;
-    int32_t gold; // Which of its passages is right; 0 for targets.
+    int32_t gold; // Which of its passages is right, or the label of the text; 0 for targets.
 };
+
+#define EVQ_CORPUS_PATHS 4
 
 struct evq_corpus {
     struct evq_arena *arena; // Owns this struct and the names.
     const char *key;         // Identifies what was opened.
     const char *name;        // Name of its file, for messages.
-    const char *paths[2];    // The file of text or tokens, and the file of labels or "".
-    struct stat files[2];
+    // The files of text or tokens, labels, the mask of tokens and their types; or "".
+    const char *paths[EVQ_CORPUS_PATHS];
+    struct stat files[EVQ_CORPUS_PATHS];
     struct evq_tokens tokens;
+    struct evq_tokens types; // One for each token; empty: all are 0.
     struct evq_passage *passages;
     size_t passage_count, passage_room;
     struct evq_item *items; // NULL for documents.
@@ -58,7 +63,7 @@ struct evq_corpus {
     bool counted;    // Words, characters and bytes of the passages are known.
     int32_t prefix;  // The token before a passage without context; -1: none.
     int32_t most;    // The largest token id; -1: there is none.
-    char digest[33]; // XXH3-128 of tokens, passages and items.
+    char digest[33]; // XXH3-128 of tokens, types, passages and items.
 };
 
 struct evq_corpus_source { // What to read. Relative paths start at directory.

@@ -116,11 +116,9 @@ enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const ch
                             : status;
 }
 
-enum evq_status evq_corpus_append_tokens(struct evq_corpus *corpus, const int32_t *ids,
-                                         size_t count, struct evq_error *err)
+static enum evq_status append(const struct evq_corpus *corpus, struct evq_tokens *tokens,
+                              const int32_t *ids, size_t count, struct evq_error *err)
 {
-    struct evq_tokens *tokens = &corpus->tokens;
-
     if (tokens->capacity - tokens->count < count) {
         const size_t wanted = 2 * tokens->capacity + count;
         int32_t *grown = reallocarray(tokens->ids, wanted, sizeof(*grown));
@@ -135,6 +133,18 @@ enum evq_status evq_corpus_append_tokens(struct evq_corpus *corpus, const int32_
         tokens->count += count;
     }
     return EVQ_OK;
+}
+
+enum evq_status evq_corpus_append_tokens(struct evq_corpus *corpus, const int32_t *ids,
+                                         size_t count, struct evq_error *err)
+{
+    return append(corpus, &corpus->tokens, ids, count, err);
+}
+
+enum evq_status evq_corpus_append_types(struct evq_corpus *corpus, const int32_t *types,
+                                        size_t count, struct evq_error *err)
+{
+    return append(corpus, &corpus->types, types, count, err);
 }
 
 /* Adds a continuation without context after the prefix, unless it begins with the prefix. */

@@ -51,6 +51,9 @@ enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *
 /* Appends tokens, which evq_corpus_add_passage() makes a passage. EVQ_E_NOMEM. */
 enum evq_status evq_corpus_append_tokens(struct evq_corpus *corpus, const int32_t *ids,
                                          size_t count, struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same for corpus->types. */
+enum evq_status evq_corpus_append_types(struct evq_corpus *corpus, const int32_t *types,
+                                        size_t count, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Closes a passage of the tokens from passage.first on. counted NULL: there is no text.
  * EVQ_E_LIMIT, EVQ_E_NOMEM. */
@@ -70,6 +73,12 @@ enum evq_status evq_documents_check(const struct evq_task_config *task,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_prompt_items_read(struct evq_corpus_build *build,
                                       struct evq_error *err) EVQ_CHECK_RESULT; // For format jsonl.
+// For texts with labels, in both formats.
+enum evq_status evq_labelled_read(struct evq_corpus_build *build,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* Checks the options of evq_labelled_read(). EVQ_E_INVALID. */
+enum evq_status evq_labelled_check(const struct evq_task_config *task,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
 // For format tokens.
 enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build,
                                        struct evq_error *err) EVQ_CHECK_RESULT;

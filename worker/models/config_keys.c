@@ -116,6 +116,7 @@ static const struct { // Keys of other models, and the value with which each cha
     {"is_moe", "false"},
     {"logit_scale", "1"},
     {"logits_scaling", "1"},
+    {"position_embedding_type", "absolute"},
     {"qk_layernorm", "false"},
     {"residual_multiplier", "1"},
     {"rope_interleave", "false"},

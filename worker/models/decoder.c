@@ -181,10 +181,17 @@ static enum evq_status check_request(const struct evq_model_family *family,
                                      const struct evq_model_request *request,
                                      const struct evq_decoder *shape, struct evq_error *err)
 {
-    if (request->head.kind != EVQ_OP_SCORE) {
+    const bool classifies = shape->classes > 0;
+
+    if (!request->names_only &&
+        request->head.kind != (classifies ? EVQ_OP_CROSS_ENTROPY : EVQ_OP_SCORE)) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "a %s model scores tokens, but this task needs a model of samples "
-                             "(expected a task such as perplexity, or model: {family: mlp})",
+                             classifies
+                                 ? "a %s model chooses a class, but this task needs another model "
+                                   "(expected a task of type text_classification)"
+                                 : "a %s model scores tokens, but this task needs a model of "
+                                   "samples (expected a task such as perplexity, or model: "
+                                   "{family: mlp})",
                              family->name);
     }
     if (request->length_max > shape->context) {
@@ -234,7 +241,7 @@ static enum evq_status find_weights(struct evq_decoder_plan *plan,
                                     const struct evq_quantised *quantised, struct evq_model *model,
                                     struct evq_error *err)
 {
-    const bool tied = plan->shape->tied;
+    const bool tied = plan->shape->tied && plan->shape->classes == 0;
     const char *head = tied ? evq_arena_printf(plan->arena, "%s.weight", plan->head) : NULL;
 
     const enum evq_status status =

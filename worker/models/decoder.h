@@ -1,7 +1,9 @@
 /*
  * Decoders of tokens: an embedding, layers of attention and a feed-forward block with residuals
- * around both, a norm, and a scoring head. A family gives the names of its tensors and reads its
- * configuration into a shape; this file makes the plan.
+ * around both, a norm, and a scoring head. An encoder is a decoder whose attention looks in both
+ * directions and whose head chooses a class (worker/models/classifier.h); it may read an image in
+ * the place of tokens. A family gives the names of its tensors and reads its configuration into a
+ * shape; this file makes the plan.
  */
 #ifndef EVQ_WORKER_MODELS_DECODER_H
 #define EVQ_WORKER_MODELS_DECODER_H
@@ -13,7 +15,8 @@
 struct evq_decoder_names {
     // "model.": prefix of everything except the head; the checkpoint may leave it out everywhere.
     const char *inside;
-    const char *embedding, *positions;
+    const char *embedding, *positions, *types;
+    const char *embedding_norm; // The norm of the embedding.
     const char *layer; // "layers.": followed by a number, a dot and one of the names below.
     const char *attention_norm; // The norm before the attention.
     const char *qkv;            // Queries, keys and values in one tensor; otherwise:
@@ -21,10 +24,11 @@ struct evq_decoder_names {
     const char *query_norm, *key_norm;
     const char *attention_out;
     const char *attention_post_norm; // The norm of what the attention adds to the stream.
+    const char *attention_sum_norm;  // The norm of the stream after that.
     const char *mlp_norm;            // NULL in parallel blocks: it is the attention's.
     const char *gate_up;             // Gate and up in one tensor; otherwise:
     const char *gate, *up, *down;
-    const char *mlp_post_norm;
+    const char *mlp_post_norm, *mlp_sum_norm;
     // Layers with experts: the logits that choose them, and "mlp.experts.", which is followed by a
     // number, a dot and the names of an expert's matrices.
     const char *router, *expert, *expert_gate, *expert_up, *expert_down;
@@ -36,8 +40,13 @@ struct evq_decoder_names {
     const char *sinks; // A logit without a value for each head of the attention.
     const char *final_norm;
     const char *head, *other_head; // Two names of the head; the second may be NULL.
-    const char *const *buffers;    // Endings of names that are not weights, NULL-terminated.
-    bool conv1d; // The layers' matrices may be [in, out]; the shape of qkv shows it.
+    // Classifiers: a matrix and a norm before the head.
+    const char *dense, *dense_norm;
+    bool dense_inside; // The two have the prefix `inside`.
+    // Images: the token before the patches. The embedding is then the product over the patches.
+    const char *class_token;
+    const char *const *buffers; // Endings of names that are not weights, NULL-terminated.
+    bool conv1d;                // The layers' matrices may be [in, out]; the shape of qkv shows it.
 };
 
 struct evq_rope {   // Rotary positions. The arrays are in the model's arena.
@@ -88,6 +97,16 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     bool route_whole;                   // Their weights are a softmax over all experts.
     const bool *dense;    // Which layers have no experts, in the model's arena; NULL: none.
     const bool *windowed; // Which layers have the window, in the model's arena; NULL: all.
+    bool both;            // The attention looks in both directions.
+    bool bare_first;      // The first layer has no norm before its attention.
+    int32_t types;        // Types of tokens; 0: the model has none.
+    int32_t first_place;  // The row of the table of positions for the first token.
+    int32_t padding;      // A token that may not be in a text; -1 or, without classes, 0: none.
+    int32_t classes;      // The head chooses one of so many classes; 0: it scores tokens.
+    bool mean;            // It reads the mean of the rows instead of the first row.
+    bool dense_bias;
+    enum evq_activation dense_activation;
+    struct evq_patches patches; // channels 0: the model reads tokens.
 };
 
 /* Model options that every decoder has besides the keys of its configuration, NULL-terminated. */

@@ -5,9 +5,11 @@ const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer
 {
     const char *dot = leaf[0] != '\0' ? "." : "";
     const char *name =
-        layer < 0 ? evq_arena_printf(plan->arena, "%s%s%s%s", plan->inside, part, dot, leaf)
-                  : evq_arena_printf(plan->arena, "%s%s%d.%s%s%s", plan->inside, plan->names->layer,
-                                     (int)layer, part, dot, leaf);
+        layer < 0
+            ? evq_arena_printf(plan->arena, "%s%s%s%s",
+                               layer == EVQ_DECODER_OUTSIDE ? "" : plan->inside, part, dot, leaf)
+            : evq_arena_printf(plan->arena, "%s%s%d.%s%s%s", plan->inside, plan->names->layer,
+                               (int)layer, part, dot, leaf);
 
     plan->failed = plan->failed || name == NULL;
     return name != NULL ? name : "";
@@ -73,6 +75,28 @@ int32_t evq_decoder_add_matrix(struct evq_decoder_plan *plan, int32_t layer,
                                                     .transposed = layer >= 0 && plan->transposed});
     }
     return slot;
+}
+
+void evq_decoder_add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name,
+                          int32_t in, int32_t out)
+{
+    const struct evq_decoder *shape = plan->shape;
+    const struct evq_decoder_part part = {name, shape->hidden};
+    const enum evq_source_kind kind =
+        shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
+    struct evq_op op = {.kind = shape->layer_norm ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
+                        .in = in,
+                        .out = out,
+                        .bias = -1,
+                        .n = shape->hidden,
+                        .heads = 1,
+                        .epsilon = shape->epsilon};
+
+    op.weight = evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
+    if (shape->norm_bias) {
+        op.bias = evq_decoder_add_vector(plan, layer, &part, 1, "bias", EVQ_SOURCE_TENSOR);
+    }
+    evq_decoder_add_op(plan, &op);
 }
 
 void evq_decoder_add_gemm(struct evq_decoder_plan *plan, int32_t layer,

@@ -12,7 +12,10 @@ struct evq_decoder_part { // Some rows of a matrix that are a tensor of their ow
     int32_t rows;
 };
 
-/* Makes "inside layers.3.part.weight"; layer -1: no layer. leaf: "" if the name ends before it. */
+// Instead of a layer: a tensor beside the layers, and one outside the prefix `inside`.
+enum { EVQ_DECODER_BESIDE = -1, EVQ_DECODER_OUTSIDE = -2 };
+
+/* Makes "inside layers.3.part.weight". leaf: "" if the name ends before it. */
 const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                                     const char *leaf);
 
@@ -28,6 +31,9 @@ int32_t evq_decoder_add_vector(struct evq_decoder_plan *plan, int32_t layer,
 /* Adds a slot for a matrix of the rows of `count` tensors. */
 int32_t evq_decoder_add_matrix(struct evq_decoder_plan *plan, int32_t layer,
                                const struct evq_decoder_part *parts, size_t count, int32_t columns);
+/* Adds a norm of hidden values; in may be out. */
+void evq_decoder_add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name,
+                          int32_t in, int32_t out);
 /* Adds a product. op: everything except its weights and shape. */
 void evq_decoder_add_gemm(struct evq_decoder_plan *plan, int32_t layer,
                           const struct evq_decoder_part *parts, size_t count, int32_t columns,

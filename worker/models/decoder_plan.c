@@ -2,16 +2,31 @@
 
 #include <math.h>
 
+#include "worker/models/classifier_head.h"
 #include "worker/models/decoder_experts.h"
 #include "worker/models/decoder_parts.h"
 
 #define LAYER_OPS    18
 #define LAYER_SLOTS  16
 #define LAYER_WANTED 22
-#define OUTER        8 // Most operations, slots and tensors outside the layers.
+#define OUTER        16 // Most operations, slots and tensors outside the layers.
 
-// ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds.
-enum { TOKENS, STREAM, NORMED, ASIDE, QKV, ATTENDED, WIDE, GATED, BRANCH, ROUTES, BUFFER_COUNT };
+// ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds. The head
+// of a classifier begins with POOLED.
+enum {
+    TOKENS,
+    STREAM,
+    NORMED,
+    ASIDE,
+    QKV,
+    ATTENDED,
+    WIDE,
+    GATED,
+    BRANCH,
+    ROUTES,
+    POOLED,
+    BUFFER_COUNT = POOLED + EVQ_CLASSIFIER_BUFFERS
+};
 
 static bool has_window(const struct evq_decoder *decoder, int32_t layer)
 {
@@ -26,29 +41,6 @@ static const struct evq_rope *rope_of(const struct evq_decoder *decoder, int32_t
     }
     return decoder->window_rope != NULL && has_window(decoder, layer) ? decoder->window_rope
                                                                       : decoder->rope;
-}
-
-/* Norms hidden values of a buffer; in may be out. */
-static void add_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name, int32_t in,
-                     int32_t out)
-{
-    const struct evq_decoder *shape = plan->shape;
-    const struct evq_decoder_part part = {name, shape->hidden};
-    const enum evq_source_kind kind =
-        shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
-    struct evq_op op = {.kind = shape->layer_norm ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
-                        .in = in,
-                        .out = out,
-                        .bias = -1,
-                        .n = shape->hidden,
-                        .heads = 1,
-                        .epsilon = shape->epsilon};
-
-    op.weight = evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
-    if (shape->norm_bias) {
-        op.bias = evq_decoder_add_vector(plan, layer, &part, 1, "bias", EVQ_SOURCE_TENSOR);
-    }
-    evq_decoder_add_op(plan, &op);
 }
 
 /* Norms the heads of queries or keys, from a column on. */
@@ -73,7 +65,8 @@ static void add_qk_norm(struct evq_decoder_plan *plan, int32_t layer, const char
 
     op.weight = evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
     if (own) { // The tensor is [heads, head_dim].
-        plan->wanted[plan->wanted_count - 1].lines = heads;
+        plan->wanted[plan->wanted_count - 1].shape[0] = heads;
+        plan->wanted[plan->wanted_count - 1].shape[1] = shape->head_dim;
     }
     evq_decoder_add_op(plan, &op);
 }
@@ -132,10 +125,10 @@ static void add_qkv(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
 }
 
 /* Ends a block: a product whose result is added to the stream, after a norm and a factor if the
- * family has them. */
+ * family has them, or before a norm of the stream. */
 static void add_branch(struct evq_decoder_plan *plan, int32_t layer,
                        const struct evq_decoder_part *part, int32_t in, int32_t columns, bool bias,
-                       const char *post_norm)
+                       const char *post_norm, const char *sum_norm)
 {
     const struct evq_decoder *shape = plan->shape;
     const float scale = shape->residual_scale != 0 ? shape->residual_scale : 1.0f;
@@ -143,12 +136,15 @@ static void add_branch(struct evq_decoder_plan *plan, int32_t layer,
     if (post_norm == NULL && scale == 1.0f) {
         evq_decoder_add_gemm(plan, layer, part, 1, columns, bias,
                              (struct evq_op){.in = in, .out = STREAM, .residual = STREAM});
+        if (sum_norm != NULL) {
+            evq_decoder_add_norm(plan, layer, sum_norm, STREAM, STREAM);
+        }
         return;
     }
     evq_decoder_add_gemm(plan, layer, part, 1, columns, bias,
                          (struct evq_op){.in = in, .out = BRANCH});
     if (post_norm != NULL) {
-        add_norm(plan, layer, post_norm, BRANCH, BRANCH);
+        evq_decoder_add_norm(plan, layer, post_norm, BRANCH, BRANCH);
     }
     evq_decoder_add_op(plan, &(struct evq_op){.kind = EVQ_OP_ADD,
                                               .in = BRANCH,
@@ -188,10 +184,11 @@ static void add_attention(struct evq_decoder_plan *plan, int32_t layer, int32_t 
                                         .kv_heads = shape->kv_heads,
                                         .step = shape->qkv_mixed ? 3 * shape->head_dim : 0,
                                         .window = has_window(shape, layer) ? shape->window : 0,
+                                        .both = shape->both,
                                         .cap = shape->attention_cap,
                                         .scale = (float)scale});
     add_branch(plan, layer, &out, ATTENDED, shape->heads * shape->head_dim, shape->attention_bias,
-               plan->names->attention_post_norm);
+               plan->names->attention_post_norm, plan->names->attention_sum_norm);
 }
 
 static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
@@ -220,7 +217,7 @@ static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer, int32
             (struct evq_op){.in = in, .out = WIDE, .activation = shape->activation});
     }
     add_branch(plan, layer, &down, shape->gated ? GATED : WIDE, shape->inner, shape->mlp_bias,
-               names->mlp_post_norm);
+               names->mlp_post_norm, names->mlp_sum_norm);
 }
 
 static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
@@ -229,18 +226,18 @@ static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
     const bool parallel = plan->shape->parallel;
     int32_t in = STREAM;
 
-    if (names->attention_norm != NULL) {
-        add_norm(plan, layer, names->attention_norm, STREAM, NORMED);
+    if (names->attention_norm != NULL && !(layer == 0 && plan->shape->bare_first)) {
+        evq_decoder_add_norm(plan, layer, names->attention_norm, STREAM, NORMED);
         in = NORMED;
     }
     if (parallel && names->mlp_norm != NULL) { // Before the attention changes the stream.
-        add_norm(plan, layer, names->mlp_norm, STREAM, ASIDE);
+        evq_decoder_add_norm(plan, layer, names->mlp_norm, STREAM, ASIDE);
     }
     add_attention(plan, layer, in);
     if (parallel) {
         in = names->mlp_norm != NULL ? ASIDE : in;
     } else if (names->mlp_norm != NULL) {
-        add_norm(plan, layer, names->mlp_norm, STREAM, NORMED);
+        evq_decoder_add_norm(plan, layer, names->mlp_norm, STREAM, NORMED);
         in = NORMED;
     }
     if (plan->shape->experts > 0 && (plan->shape->dense == NULL || !plan->shape->dense[layer])) {
@@ -254,19 +251,28 @@ static void add_embedding(struct evq_decoder_plan *plan)
 {
     const struct evq_decoder *shape = plan->shape;
     const struct evq_decoder_part table = {plan->names->embedding, shape->vocabulary};
-    const struct evq_decoder_part positions = {plan->names->positions, shape->context};
+    const struct evq_decoder_part positions = {plan->names->positions,
+                                               shape->first_place + shape->context};
+    const struct evq_decoder_part types = {plan->names->types, shape->types};
     struct evq_op op = {.kind = EVQ_OP_EMBEDDING,
                         .in = TOKENS,
                         .out = STREAM,
                         .bias = -1,
                         .n = shape->hidden,
+                        .column = shape->first_place,
                         .scale = shape->embedding_scale != 0 ? shape->embedding_scale : 1.0f};
 
     op.weight = evq_decoder_add_matrix(plan, -1, &table, 1, shape->hidden);
     if (plan->names->positions != NULL) {
         op.bias = evq_decoder_add_matrix(plan, -1, &positions, 1, shape->hidden);
     }
+    if (plan->names->types != NULL) {
+        op.types = evq_decoder_add_matrix(plan, -1, &types, 1, shape->hidden);
+    }
     evq_decoder_add_op(plan, &op);
+    if (plan->names->embedding_norm != NULL) {
+        evq_decoder_add_norm(plan, -1, plan->names->embedding_norm, STREAM, STREAM);
+    }
 }
 
 /* The first slot and the first wanted tensor belong to the embedding. */
@@ -275,7 +281,13 @@ static void add_head(struct evq_decoder_plan *plan)
     const struct evq_decoder *shape = plan->shape;
     struct evq_op op = plan->request->head;
 
-    add_norm(plan, -1, plan->names->final_norm, STREAM, NORMED);
+    if (plan->names->final_norm != NULL) {
+        evq_decoder_add_norm(plan, -1, plan->names->final_norm, STREAM, NORMED);
+    }
+    if (shape->classes > 0) {
+        evq_classifier_add_head(plan, plan->names->final_norm != NULL ? NORMED : STREAM, POOLED);
+        return;
+    }
     op.in = NORMED;
     op.scale = shape->logit_scale;
     op.cap = shape->logit_cap;
@@ -285,13 +297,8 @@ static void add_head(struct evq_decoder_plan *plan)
     op.n = shape->vocabulary;
     op.k = shape->hidden;
     if (!shape->tied) {
-        const char *name = evq_arena_printf(plan->arena, "%s.weight", plan->head);
-        plan->failed = plan->failed || name == NULL;
-        op.weight = evq_decoder_add_slot(plan, name, shape->vocabulary, shape->hidden);
-        evq_decoder_want(plan, &(struct evq_wanted){.name = name,
-                                                    .slot = op.weight,
-                                                    .rows = shape->vocabulary,
-                                                    .columns = shape->hidden});
+        const struct evq_decoder_part head = {plan->head, shape->vocabulary};
+        op.weight = evq_decoder_add_matrix(plan, EVQ_DECODER_OUTSIDE, &head, 1, shape->hidden);
     }
     evq_decoder_add_op(plan, &op);
 }
@@ -318,6 +325,7 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     columns[ATTENDED] = shape->heads * shape->head_dim;
     columns[WIDE] = sparse ? 1 : shape->gated ? 2 * shape->inner : shape->inner;
     columns[GATED] = shape->gated && !sparse ? shape->inner : 1;
+    evq_classifier_columns(shape, columns + POOLED);
     return columns;
 }
 
@@ -348,7 +356,10 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);
     }
     model->inputs = 1;
-    model->outputs = shape->vocabulary;
+    model->outputs = shape->classes > 0 ? shape->classes : shape->vocabulary;
+    model->vocabulary = shape->vocabulary;
+    model->types = shape->types;
+    model->padding = shape->classes > 0 ? shape->padding : -1;
     model->context = shape->context;
     model->plan = (struct evq_plan){
         .ops = plan->ops,

@@ -29,6 +29,11 @@ struct evq_source { // Where the values of a part of one weight slot come from.
     const struct evq_tensor *scale; // SCALED and MXFP4; both tensors are contiguous.
 };
 
+struct evq_patches { // An image, and the patches that it is divided into, row by row.
+    int32_t channels, height, width;
+    int32_t patch_height, patch_width;
+};
+
 struct evq_model {
     struct evq_arena *arena; // Owns this struct and everything it points to, except the tensors.
     const char *family;
@@ -45,9 +50,14 @@ struct evq_model {
     const struct evq_tensor *unused, *tied;
     // Other tensors that the model does not use, "a, b, c"; "": there are none.
     const char *ignored;
-    int32_t inputs;  // Values of a sample; 1 if the model reads tokens.
-    int32_t outputs; // Number of classes, of values, or of tokens in the vocabulary.
-    int32_t context; // Longest sequence of tokens; 0: the model reads samples.
+    int32_t inputs;     // Values of a sample; 1 if the model reads tokens.
+    int32_t outputs;    // Number of classes, of values, or of tokens in the vocabulary.
+    int32_t vocabulary; // Number of tokens that the model reads; 0: it reads samples.
+    int32_t types;      // Number of their types; 0: there are none.
+    int32_t padding;    // A token that may not be in a text; -1: there is none.
+    int32_t context;    // Longest sequence of tokens; 0: the model reads samples.
+    // An image goes through the model as a sequence of patches. channels 0: this is no such model.
+    struct evq_patches patches;
 };
 
 struct evq_model_request {
@@ -80,6 +90,7 @@ struct evq_model_family {
 
 extern const struct evq_model_family evq_model_mlp;
 extern const struct evq_model_family evq_model_arcee;
+extern const struct evq_model_family evq_model_bert;
 extern const struct evq_model_family evq_model_cohere;
 extern const struct evq_model_family evq_model_cohere2;
 extern const struct evq_model_family evq_model_exaone4;

@@ -8,8 +8,7 @@
 
 #define IGNORED_BYTES_MAX 1500 // Approximate length of the text that names the ignored tensors.
 #define NAME_BYTES        160
-#define SHAPE_RANK_MAX    4
-#define SHAPE_BYTES       52 // Length of the text that names a shape.
+#define SHAPE_BYTES       (EVQ_WANTED_RANK_MAX * 13 + 2)
 
 struct weights { // The tensors while they are searched.
     const struct evq_model_request *request;
@@ -18,6 +17,7 @@ struct weights { // The tensors while they are searched.
     size_t count;
     const struct evq_quantised *quantised;
     struct evq_arena *arena;
+    int32_t outputs; // Of the model.
     char prefix[EVQ_CHECKPOINT_PREFIX_BYTES];
     bool *used; // One flag for each tensor of the checkpoint.
 };
@@ -32,14 +32,17 @@ static const char *file_of(const struct weights *weights, const struct evq_tenso
 }
 
 /* Returns the number of dimensions. */
-static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[SHAPE_RANK_MAX])
+static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[EVQ_WANTED_RANK_MAX])
 {
-    const bool vector = wanted->columns == 0 && wanted->lines == 0;
-    const int32_t rows = wanted->lines > 0 ? wanted->lines : wanted->rows;
-    const int32_t columns = wanted->lines > 0 ? wanted->rows / wanted->lines : wanted->columns;
-
     int32_t *inner = wanted->parts > 0 ? shape + 1 : shape;
+    int32_t rank = 0;
 
+    for (; wanted->shape[rank] > 0; rank++) {
+        shape[rank] = wanted->shape[rank];
+    }
+    if (rank > 0) {
+        return rank;
+    }
     shape[0] = wanted->parts;
     if (wanted->kind == EVQ_SOURCE_MXFP4) {
         shape[1] = wanted->rows;
@@ -47,18 +50,18 @@ static int32_t expected_shape(const struct evq_wanted *wanted, int32_t shape[SHA
         shape[3] = EVQ_MXFP4_BLOCK / 2;
         return 4;
     }
-    inner[0] = wanted->transposed ? columns : rows;
-    inner[1] = wanted->transposed ? rows : columns;
-    return (vector ? 1 : 2) + (wanted->parts > 0);
+    inner[0] = wanted->transposed ? wanted->columns : wanted->rows;
+    inner[1] = wanted->transposed ? wanted->rows : wanted->columns;
+    return (wanted->columns == 0 ? 1 : 2) + (wanted->parts > 0);
 }
 
 static void expected_text(const struct evq_wanted *wanted, char out[SHAPE_BYTES])
 {
-    int32_t shape[SHAPE_RANK_MAX];
+    int32_t shape[EVQ_WANTED_RANK_MAX];
     const int32_t rank = expected_shape(wanted, shape);
     int length = snprintf(out, SHAPE_BYTES, "[%d", (int)shape[0]);
 
-    for (int32_t i = 1; i < rank; i++) { // Four numbers always fit.
+    for (int32_t i = 1; i < rank; i++) { // All numbers always fit.
         length += snprintf(out + length, SHAPE_BYTES - (size_t)length, ", %d", (int)shape[i]);
     }
     (void)snprintf(out + length, SHAPE_BYTES - (size_t)length, "]");
@@ -126,7 +129,7 @@ static void shape_text(const struct evq_tensor *tensor, char *out, size_t out_by
 static enum evq_status check_shape(const struct weights *weights, const struct evq_wanted *wanted,
                                    const struct evq_tensor *tensor, struct evq_error *err)
 {
-    int32_t wants[SHAPE_RANK_MAX];
+    int32_t wants[EVQ_WANTED_RANK_MAX];
     bool same = true;
     const int32_t rank = expected_shape(wanted, wants);
     char shape[EVQ_TENSOR_RANK_MAX * 22];
@@ -282,14 +285,13 @@ static bool is_of_a_copy(const struct weights *weights, const char *head_name, c
     return false;
 }
 
-/* A matrix or vector as long as the vocabulary produces scores of its own. If it is there, this
- * model's head may not be what was trained. */
+/* A matrix or vector as long as the model's outputs produces scores of its own. If it is there,
+ * this model's head may not be what was trained. */
 static bool may_be_a_head(const struct weights *weights, const struct evq_tensor *tensor)
 {
-    const int64_t vocabulary = weights->wanted[0].rows;
-
     return (tensor->rank == 1 || tensor->rank == 2) &&
-           (tensor->shape[0] == vocabulary || tensor->shape[tensor->rank - 1] == vocabulary);
+           (tensor->shape[0] == weights->outputs ||
+            tensor->shape[tensor->rank - 1] == weights->outputs);
 }
 
 static enum evq_status check_surplus(const struct weights *weights, const char *head_name,
@@ -317,7 +319,8 @@ static enum evq_status check_surplus(const struct weights *weights, const char *
             inside ? "tensor '%s' in '%s' has no place in the model that its configuration "
                      "describes (%zu tensors were expected; model: {ignore: [NAME]} leaves one out)"
                    : "tensor '%s' in '%s' is not one of the %zu tensors of the model that was "
-                     "found, but it is as long as the vocabulary. If it is a head, it changes the "
+                     "found, but it is as long as the model's outputs. If it is a head, it changes "
+                     "the "
                      "scores: evaluate the checkpoint with a command or persistent evaluator. If "
                      "not, leave it out (model: {ignore: [NAME]})",
             tensor->name, file_of(weights, tensor), weights->count);
@@ -336,6 +339,7 @@ enum evq_status evq_weights_find(const struct evq_model_request *request,
                               .wanted = wanted,
                               .count = count,
                               .quantised = quantised,
+                              .outputs = model->outputs,
                               .arena = model->arena};
     const size_t tensor_count = request->checkpoint->tensor_count;
 

@@ -8,12 +8,16 @@
 #include "worker/models/model.h"
 #include "worker/models/quantised.h"
 
+#define EVQ_WANTED_RANK_MAX 4
+
 struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     const char *name;
     int32_t slot;
-    int32_t first_row, rows;   // As in struct evq_source.
-    int32_t columns;           // 0: a vector of `rows` elements.
-    int32_t lines;             // The vector is stored as a matrix of so many rows; 0: as a vector.
+    int32_t first_row, rows; // As in struct evq_source.
+    int32_t columns;         // 0: a vector of `rows` elements.
+    // The tensor's own dimensions if they differ: their product is the number of values. shape[0]
+    // is 0: the tensor is a matrix or a vector as above.
+    int32_t shape[EVQ_WANTED_RANK_MAX + 1];
     bool transposed;           // The checkpoint stores [columns, rows].
     int32_t part, parts;       // As in struct evq_source: the tensor has one dimension more.
     enum evq_source_kind kind; // Not SCALED.

@@ -1,5 +1,5 @@
 /* Counts how often the model's class is the label's, or the label is among its top_k classes, and
- * adds up the cross-entropy. */
+ * adds up the cross-entropy: for samples, and for texts. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +19,7 @@ static const struct evq_task_sum_name sum_names[SUM_COUNT] = {{"n", true},
                                                               {"loss", false}};
 
 static const char *const option_keys[] = {"top_k", "metric_prefix", NULL};
+static const char *const text_option_keys[] = {"top_k", "compute", "metric_prefix", NULL};
 
 static enum evq_status read_top_k(const struct evq_task_config *config, int64_t *ret_top_k,
                                   struct evq_error *err)
@@ -109,6 +110,59 @@ static void classification_keep(const struct evq_task_config *config,
     }
     evq_task_answers(sample, texts, row->predicted, label);
 }
+
+static enum evq_status text_head(const struct evq_task_config *config, struct evq_op *ret_head,
+                                 struct evq_error *err)
+{
+    struct evq_token_options options;
+    const enum evq_status status = evq_task_token_options(config, &options, err);
+
+    return status == EVQ_OK ? classification_head(config, ret_head, err) : status;
+}
+
+static struct evq_row_result row_of(const struct evq_windows *windows, int64_t window)
+{
+    const struct evq_window_result *result = &windows->results[window];
+
+    return (struct evq_row_result){.loss = result->loss,
+                                   .predicted = result->predicted,
+                                   .correct = result->greedy > 0,
+                                   .in_top_k = result->in_top_k};
+}
+
+static void text_add(struct evq_task_sum *sums, const struct evq_windows *windows)
+{
+    for (int64_t i = 0; i < windows->count; i++) {
+        const struct evq_row_result row = row_of(windows, i);
+        classification_add(sums, &row, 1, 0);
+    }
+}
+
+static void text_keep(const struct evq_windows *windows, int64_t window,
+                      const struct evq_item *item, struct evq_sample *sample,
+                      struct evq_task_texts *texts)
+{
+    const struct evq_row_result row = row_of(windows, window);
+
+    classification_keep(windows->config, &row, item->gold, 0, sample, texts);
+    sample->tokens = windows->items[window].length;
+}
+
+static const struct evq_task_tokens text_tokens = {.kind = EVQ_CORPUS_LABELS,
+                                                   .windows = evq_windows_of_texts,
+                                                   .add = text_add,
+                                                   .keep = text_keep,
+                                                   .weighted = ""};
+
+const struct evq_task evq_task_text_classification = {
+    .name = "text_classification",
+    .options = text_option_keys,
+    .sums = sum_names,
+    .sum_count = SUM_COUNT,
+    .head = text_head,
+    .tokens = &text_tokens,
+    .metrics = classification_metrics,
+};
 
 static const struct evq_task_samples classification_samples = {.answers = EVQ_ANSWER_LABELS,
                                                                .check = classification_check,

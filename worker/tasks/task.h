@@ -85,6 +85,7 @@ struct evq_task {
 };
 
 extern const struct evq_task evq_task_classification;
+extern const struct evq_task evq_task_text_classification;
 extern const struct evq_task evq_task_regression;
 extern const struct evq_task evq_task_perplexity;
 extern const struct evq_task evq_task_loglikelihood;

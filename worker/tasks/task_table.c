@@ -4,9 +4,9 @@
 #include "worker/tasks/task_options.h"
 
 /* Every task that a suite can name. */
-static const struct evq_task *const tasks[] = {&evq_task_classification, &evq_task_regression,
-                                               &evq_task_perplexity, &evq_task_loglikelihood,
-                                               &evq_task_multiple_choice};
+static const struct evq_task *const tasks[] = {
+    &evq_task_classification, &evq_task_text_classification, &evq_task_regression,
+    &evq_task_perplexity,     &evq_task_loglikelihood,       &evq_task_multiple_choice};
 #define TASK_COUNT (sizeof(tasks) / sizeof(tasks[0]))
 
 enum evq_status evq_task_find(const struct evq_task_config *config,

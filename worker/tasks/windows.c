@@ -86,3 +86,32 @@ enum evq_status evq_windows_of_items(struct evq_windows *windows, struct evq_err
     }
     return status;
 }
+
+enum evq_status evq_windows_of_texts(struct evq_windows *windows, struct evq_error *err)
+{
+    const struct evq_corpus *corpus = windows->corpus;
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < corpus->item_count && status == EVQ_OK; i++) {
+        const struct evq_item *item = &corpus->items[i];
+        const struct evq_passage *text = &corpus->passages[item->first];
+        if (!evq_windows_own(windows, (int64_t)i)) {
+            continue;
+        }
+        if (text->count > windows->length_max) {
+            return evq_error_set(err, EVQ_E_LIMIT,
+                                 "item %zu of '%s' has %" PRId64
+                                 " tokens, but the model takes at most %d",
+                                 i, corpus->name, text->count, (int)windows->length_max);
+        }
+        status = evq_windows_add(windows,
+                                 (struct evq_window){.first = text->first,
+                                                     .length = (int32_t)text->count,
+                                                     .scored = 1,
+                                                     .labelled = true,
+                                                     .label = item->gold,
+                                                     .group = item->first},
+                                 err);
+    }
+    return status;
+}

@@ -13,6 +13,9 @@ struct evq_window {
     // Number of its last tokens that are scored; each is predicted by the row before it.
     int32_t scored;
     bool prefixed; // The corpus's prefix is put before the first token.
+    // The first row is scored, by its label. No token is predicted, and scored is 1.
+    bool labelled;
+    int32_t label;
     int64_t group; // The document, passage or batch of samples that the window belongs to.
 };
 
@@ -20,6 +23,10 @@ struct evq_window_result {
     double loss;    // Minus the log-probability of the scored tokens, in nats.
     int32_t greedy; // Scored tokens that were the most likely ones.
     int32_t nans;   // Scored tokens whose score is NaN.
+    // For a window with a label: the most likely class or -1, and whether the label is among the
+    // top_k.
+    int32_t predicted;
+    bool in_top_k;
 };
 
 struct evq_windows {
@@ -47,10 +54,15 @@ void evq_windows_free(struct evq_windows *windows); // Frees the arrays and leav
 enum evq_status evq_windows_of_items(struct evq_windows *windows,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Adds one window for each text of this shard. EVQ_E_LIMIT: a text is longer than the model takes.
+ */
+enum evq_status evq_windows_of_texts(struct evq_windows *windows,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Rows that a window takes, one for each input. */
 static inline int32_t evq_window_rows(const struct evq_window *window)
 {
-    return window->length + (window->prefixed ? 1 : 0) - 1;
+    return window->length + (window->prefixed ? 1 : 0) - (window->labelled ? 0 : 1);
 }
 
 #endif

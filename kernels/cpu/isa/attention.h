@@ -1,5 +1,5 @@
 /*
- * Causal attention of one head for a block of queries, one block of keys after another. Each lane
+ * Attention of one head for a block of queries, one block of keys after another. Each lane
  * holds one query, so scores and exponentials need no sum across a register, and keys and values
  * are read as they are stored. Blocks of keys start at multiples of KEYS in the sequence. A block
  * that a query does not see does not change its result, so the bits of a result depend only on its
@@ -65,12 +65,14 @@ static void attention_queries(const struct evq_attention *at, const struct atten
 #endif
 }
 
-/* Hides key `key` from query i if the key comes after the query, or before its window. */
+/* Hides key `key` from query i if the key is outside its window, or comes after the query and the
+ * attention is causal. */
 static void attention_mask(const struct evq_attention *at, int32_t key, float *scores)
 {
     for (int32_t i = 0; i < PANEL; i++) {
         const int32_t back = at->first + i - key;
-        if (back < 0 || (at->window > 0 && back >= at->window)) {
+        const int32_t apart = back < 0 ? -back : back;
+        if ((back < 0 && !at->both) || (at->window > 0 && apart >= at->window)) {
             scores[i] = -INFINITY;
         }
     }
@@ -153,10 +155,29 @@ static void attention_sum(const struct evq_attention *at, const struct attention
     tile_run(false, at->size, values, 1, at->in_stride, parts->scores, count, parts->values, false);
 }
 
+/* No query of the block sees this key or a later one. */
+static int32_t attention_end(const struct evq_attention *at)
+{
+    const int32_t next = at->first + at->count;
+    const bool far = at->window == 0 || at->window > at->length - next;
+
+    return !at->both ? next : far ? at->length : next + at->window - 1;
+}
+
+/* Whether every query of the block sees all keys [key, end). */
+static bool attention_whole(const struct evq_attention *at, int32_t key, int32_t end)
+{
+    const int32_t back = at->first + at->count - 1 - key;
+    const int32_t ahead = end - 1 - at->first;
+
+    return (at->window == 0 || (back < at->window && ahead < at->window)) &&
+           (at->both || ahead <= 0);
+}
+
 static void attention_run(const struct evq_attention *at)
 {
     const struct attention_parts parts = attention_place(at);
-    const int32_t end = at->first + at->count; // No query sees a key after this one.
+    const int32_t end = attention_end(at);
     const int32_t low = at->window > 0 && at->first >= at->window ? at->first - at->window + 1 : 0;
 
     attention_queries(at, &parts);
@@ -168,8 +189,7 @@ static void attention_run(const struct evq_attention *at)
     for (int32_t key = low / KEYS * KEYS; key < end; key += KEYS) {
         const int32_t keys = end - key < KEYS ? end - key : KEYS;
         const size_t at_key = (size_t)key * at->in_stride;
-        const bool whole =
-            key + keys <= at->first + 1 && (at->window == 0 || end - 1 - key < at->window);
+        const bool whole = attention_whole(at, key, key + keys);
         attention_scores(at, &parts, at->k + at_key, keys);
         if (at->cap > 0.0f) {
             attention_cap(at, parts.scores, keys);

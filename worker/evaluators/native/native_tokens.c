@@ -22,7 +22,7 @@ struct packing {
     struct place *order;
     int32_t rows_max, scores_max;
     struct evq_batch batch; // Its arrays are the ones below.
-    int32_t *tokens, *starts, *score_rows, *score_targets;
+    int32_t *tokens, *types, *starts, *score_rows, *score_targets;
     int64_t *score_windows;
     struct evq_row_result *results;
 };
@@ -87,6 +87,35 @@ static enum evq_status check_vocabulary(const struct evq_corpus *corpus, int32_t
                          corpus->counted ? ": the tokenizer does not fit the model" : "");
 }
 
+/* Checks the labels of texts and the types of their tokens. */
+static enum evq_status check_texts(const struct evq_corpus *corpus, const struct evq_model *model,
+                                   struct evq_error *err)
+{
+    for (size_t i = 0; i < corpus->item_count; i++) {
+        if (corpus->items[i].gold >= model->outputs) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "item %zu of '%s' has label %d, expected 0 to %d", i, corpus->name,
+                                 (int)corpus->items[i].gold, (int)(model->outputs - 1));
+        }
+    }
+    for (size_t i = 0; i < corpus->types.count && model->types > 0; i++) {
+        if (corpus->types.ids[i] >= model->types) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "'%s' has a token of type %d, but the model's types end at %d",
+                                 corpus->name, (int)corpus->types.ids[i], (int)(model->types - 1));
+        }
+    }
+    for (size_t i = 0; i < corpus->tokens.count && model->padding >= 0; i++) {
+        if (corpus->tokens.ids[i] == model->padding) {
+            return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                 "'%s' has the padding token %d inside a text, which gets no "
+                                 "position of its own in this model",
+                                 corpus->name, (int)model->padding);
+        }
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_native_check_length(const struct evq_model *model, int32_t length,
                                         struct evq_error *err)
 {
@@ -110,7 +139,10 @@ static enum evq_status cut_windows(struct evq_native_run *run, const struct evq_
 
     enum evq_status status = evq_native_check_length(model, length, err);
     if (status == EVQ_OK) {
-        status = check_vocabulary(windows->corpus, model->outputs, err);
+        status = check_vocabulary(windows->corpus, model->vocabulary, err);
+    }
+    if (status == EVQ_OK && run->task->tokens->kind == EVQ_CORPUS_LABELS) {
+        status = check_texts(windows->corpus, model, err);
     }
     windows->config = run->config;
     windows->length_max = length > 0 ? length : model->context;
@@ -168,17 +200,19 @@ static enum evq_status packing_alloc(struct packing *packing, struct evq_error *
 
     packing->scores_max = 2 * packing->rows_max;
     packing->tokens = calloc(rows, sizeof(*packing->tokens));
+    packing->types = calloc(rows, sizeof(*packing->types));
     packing->starts = calloc(rows + 1, sizeof(*packing->starts));
     packing->score_rows = calloc(scores, sizeof(*packing->score_rows));
     packing->score_targets = calloc(scores, sizeof(*packing->score_targets));
     packing->score_windows = calloc(scores, sizeof(*packing->score_windows));
     packing->results = calloc(scores, sizeof(*packing->results));
-    if (packing->tokens == NULL || packing->starts == NULL || packing->score_rows == NULL ||
-        packing->score_targets == NULL || packing->score_windows == NULL ||
-        packing->results == NULL) {
+    if (packing->tokens == NULL || packing->types == NULL || packing->starts == NULL ||
+        packing->score_rows == NULL || packing->score_targets == NULL ||
+        packing->score_windows == NULL || packing->results == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a batch of %zu tokens", rows);
     }
     packing->batch = (struct evq_batch){.tokens = packing->tokens,
+                                        .types = packing->types,
                                         .starts = packing->starts,
                                         .score_rows = packing->score_rows,
                                         .score_targets = packing->score_targets};
@@ -189,11 +223,28 @@ static void packing_free(struct packing *packing)
 {
     free(packing->order);
     free(packing->tokens);
+    free(packing->types);
     free(packing->starts);
     free(packing->score_rows);
     free(packing->score_targets);
     free(packing->score_windows);
     free(packing->results);
+}
+
+/* Appends the only score of a window with a label. */
+static void pack_label(struct packing *packing, const struct evq_window *window, int64_t at)
+{
+    const struct evq_corpus *corpus = packing->windows->corpus;
+    struct evq_batch *batch = &packing->batch;
+    const int32_t start = batch->rows - window->length;
+
+    for (int32_t i = 0; i < window->length; i++) {
+        packing->types[start + i] =
+            corpus->types.count > 0 ? corpus->types.ids[window->first + i] : 0;
+    }
+    packing->score_rows[batch->scores] = start;
+    packing->score_targets[batch->scores] = window->label;
+    packing->score_windows[batch->scores++] = at;
 }
 
 /* Token i of a window, including the prefix. */
@@ -211,7 +262,7 @@ static bool shares_inputs(const struct packing *packing, const struct evq_window
     const struct evq_batch *batch = &packing->batch;
     const int32_t rows = evq_window_rows(window);
 
-    if (batch->sequences == 0 || window->scored != 1 ||
+    if (batch->sequences == 0 || window->scored != 1 || window->labelled ||
         batch->score_rows[batch->scores - 1] != batch->rows - 1) {
         return false;
     }
@@ -242,6 +293,10 @@ static bool pack(struct packing *packing, int64_t at)
         }
         packing->starts[batch->sequences] = batch->rows;
     }
+    if (window->labelled) {
+        pack_label(packing, window, at);
+        return true;
+    }
     for (int32_t i = rows - window->scored; i < rows; i++) {
         packing->score_rows[batch->scores] = batch->rows - rows + i;
         packing->score_targets[batch->scores] = token_at(packing->windows, window, i + 1);
@@ -262,6 +317,8 @@ static void collect(const struct packing *packing)
             sum.loss += packing->results[i].loss;
             sum.greedy += packing->results[i].predicted == packing->score_targets[i];
             sum.nans += isnan(packing->results[i].loss) != 0;
+            sum.predicted = packing->results[i].predicted;
+            sum.in_top_k = packing->results[i].in_top_k;
         }
         packing->windows->results[window] = sum;
     }
