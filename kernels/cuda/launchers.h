@@ -17,7 +17,7 @@
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/status.h"
 
-#define EVQ_ATTENTION_SIZE_MAX 256 // Values of a head; a warp holds it in registers.
+#define EVQ_ATTENTION_SIZE_MAX 256 // Values of a head; a block holds its queries and keys.
 
 #ifdef __cplusplus
 extern "C" {
@@ -68,28 +68,32 @@ enum evq_status evq_rope_table_launch(const float *d_frequencies, int32_t half, 
                                       float scale, float *d_rope_table, cudaStream_t stream,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* For any head of at most EVQ_ATTENTION_SIZE_MAX values. d_sinks may be NULL. */
-enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t rows,
-                                     const int32_t *d_positions, const struct evq_op *op,
-                                     const float *d_sinks, const struct evq_cuda_rows *out,
-                                     cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
-
 /* Queries [first, first + count) of the sequence whose first row is `row`. */
 struct evq_attention_tile {
     int32_t row, first, count;
 };
 
-/* Most queries in a tile for heads of `size` values; 0: tiles do not support this size. */
-int32_t evq_attention_tile_queries(int32_t size);
+/* Most queries in a tile for heads of `size` values. */
+int32_t evq_attention_fp32_queries(int32_t size);
 
-/* bf16 rows, with products on tensor cores, a scale above 0, no cap and no sinks. The tiles are in
- * the order in which they should begin. Each first is a multiple of the tile size in use, which may
- * be any multiple of 64 up to evq_attention_tile_queries(). */
-enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
-                                           const struct evq_attention_tile *d_tiles, int32_t tiles,
-                                           const struct evq_op *op, const struct evq_cuda_rows *out,
-                                           cudaStream_t stream,
-                                           struct evq_error *err) EVQ_CHECK_RESULT;
+/* Any rows, with products in fp32. d_sinks may be NULL. The tiles are in the order in which they
+ * should begin. Each first is a multiple of the tile size in use, which may be any multiple of 32
+ * up to evq_attention_fp32_queries(). */
+enum evq_status evq_attention_fp32_launch(const struct evq_cuda_rows *in,
+                                          const struct evq_attention_tile *d_tiles, int32_t tiles,
+                                          const struct evq_op *op, const float *d_sinks,
+                                          const struct evq_cuda_rows *out, cudaStream_t stream,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* As evq_attention_fp32_queries(); 0: tensor cores do not support this size. */
+int32_t evq_attention_bf16_queries(int32_t size);
+
+/* The same for bf16 rows and a scale above 0, with products on tensor cores. */
+enum evq_status evq_attention_bf16_launch(const struct evq_cuda_rows *in,
+                                          const struct evq_attention_tile *d_tiles, int32_t tiles,
+                                          const struct evq_op *op, const float *d_sinks,
+                                          const struct evq_cuda_rows *out, cudaStream_t stream,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* out[rows, n] = act(in[rows, c]) * in[rows, n + c]. */
 enum evq_status evq_gate_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,

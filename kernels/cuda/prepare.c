@@ -190,7 +190,7 @@ static enum evq_status prepare_score(struct evq_cuda_state *state, const struct 
                : status;
 }
 
-/* Sizes the attention tiles: as many queries in each as all operations that use tiles allow. */
+/* Sizes the attention tiles: as many queries in each as all operations allow. */
 static enum evq_status prepare_tiles(struct evq_cuda_state *state, const struct evq_plan *plan,
                                      struct evq_error *err)
 {
@@ -200,8 +200,8 @@ static enum evq_status prepare_tiles(struct evq_cuda_state *state, const struct 
     state->tile_queries = 0;
     for (size_t i = 0; i < plan->op_count; i++) {
         const struct evq_op *op = &plan->ops[i];
-        if (evq_cuda_tiled(state, op)) {
-            const int32_t queries = evq_attention_tile_queries(op->n);
+        if (op->kind == EVQ_OP_ATTENTION) {
+            const int32_t queries = evq_cuda_tile_queries(state, op);
             const int32_t before = state->tile_queries;
             state->tile_queries = before == 0 || queries < before ? queries : before;
         }

@@ -67,7 +67,7 @@ struct evq_cuda_state {
     size_t rope_table_count; // Tables that the plan uses; more may be allocated.
     size_t rope_table_room;
     struct evq_cuda_products products;
-    int32_t tile_queries; // Queries of an attention tile; 0: the plan has no tiles.
+    int32_t tile_queries; // Queries of an attention tile; 0: the plan has no attention.
     struct evq_cuda_block labels, targets, results; // labels also holds the targets of scores.
     struct evq_cuda_block tokens, positions, score_rows, tiles;
     struct evq_cuda_block product;          // A product before its epilogue.
@@ -139,8 +139,8 @@ const float *evq_cuda_rope_table_of(const struct evq_cuda_state *state, const st
 
 /* step.c */
 
-/* Whether the operation uses tiles, with the buffers as prepared. */
-bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op);
+/* Most queries in a tile of the ATTENTION operation, with the buffers as prepared. */
+int32_t evq_cuda_tile_queries(const struct evq_cuda_state *state, const struct evq_op *op);
 
 /* Enqueues the operation `number` and those after it that are combined with it. *ret_next is the
  * first one that is not. */

@@ -237,25 +237,31 @@ static enum evq_status run_score(struct evq_cuda_state *state, const struct evq_
     return status;
 }
 
-bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op)
+/* Whether tensor cores compute the operation, with the buffers as prepared. */
+static bool on_tensor_cores(const struct evq_cuda_state *state, const struct evq_op *op)
 {
-    return op->kind == EVQ_OP_ATTENTION && op->scale > 0.0f && op->cap == 0.0f && op->weight < 0 &&
-           state->buffers[op->in].bf16 && state->buffers[op->out].bf16 &&
-           evq_attention_tile_queries(op->n) > 0;
+    return op->scale > 0.0f && state->buffers[op->in].bf16 && state->buffers[op->out].bf16 &&
+           evq_attention_bf16_queries(op->n) > 0;
+}
+
+int32_t evq_cuda_tile_queries(const struct evq_cuda_state *state, const struct evq_op *op)
+{
+    return on_tensor_cores(state, op) ? evq_attention_bf16_queries(op->n)
+                                      : evq_attention_fp32_queries(op->n);
 }
 
 static enum evq_status run_attention(struct evq_cuda_state *state, const struct evq_op *op,
-                                     int32_t rows, int32_t tiles, struct evq_error *err)
+                                     int32_t tiles, struct evq_error *err)
 {
     const struct evq_cuda_rows in = rows_of(state, op->in);
     const struct evq_cuda_rows out = rows_of(state, op->out);
+    const float *d_sinks = vector_of(state, op->weight);
 
-    if (evq_cuda_tiled(state, op)) {
-        return evq_attention_tiles_launch(&in, state->tiles.d_data, tiles, op, &out, state->stream,
-                                          err);
-    }
-    return evq_attention_launch(&in, rows, state->positions.d_data, op,
-                                vector_of(state, op->weight), &out, state->stream, err);
+    return on_tensor_cores(state, op)
+               ? evq_attention_bf16_launch(&in, state->tiles.d_data, tiles, op, d_sinks, &out,
+                                           state->stream, err)
+               : evq_attention_fp32_launch(&in, state->tiles.d_data, tiles, op, d_sinks, &out,
+                                           state->stream, err);
 }
 
 /* In bf16, two adjacent norms of heads, in place, and the ROPE after them are one pass. A single
@@ -376,7 +382,7 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
         return state->plan->compute == EVQ_COMPUTE_BF16 ? gemm_bf16(state, op, batch->rows, err)
                                                         : gemm_fp32(state, op, batch->rows, err);
     case EVQ_OP_ATTENTION:
-        return run_attention(state, op, batch->rows, tiles, err);
+        return run_attention(state, op, tiles, err);
     case EVQ_OP_SCORE:
         return run_score(state, op, batch->scores, err);
     case EVQ_OP_CROSS_ENTROPY:

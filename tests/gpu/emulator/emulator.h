@@ -105,6 +105,12 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
 
 #define __syncthreads() emulator_barrier()
 
+/* On a device it may differ from the quotient by two units in the last place. */
+static inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
+
 template <typename T> static inline T __shfl_xor_sync(unsigned int mask, T value, int offset)
 {
     uint64_t bits = 0;

@@ -15,29 +15,45 @@ failed=0
 # file ~ test ~ text ~ instead
 list() {
     cat <<'END'
-attention_tiles.cu~attention~(back < 0 ||~(back < -1 ||
-attention_tiles.cu~attention~back >= window~back > window
-attention_tiles.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
-attention_tiles.cu~attention~__syncthreads(); // No thread needs the keys any more.~
-attention_tiles.cu~attention~__syncthreads(); // The keys have arrived, and no thread needs the values any more.~
-attention_tiles.cu~attention~__syncthreads(); // The values have arrived.~
-attention_tiles.cu~attention~evq_copy_wait<0>();~evq_copy_wait<1>();
-attention_tiles.cu~attention~evq_copy_wait<1>();~evq_copy_wait<2>();
-attention_tiles.cu~attention~sums[s][d][half * 2 + 1] *= shrink;~
-attention_tiles.cu~attention~kept.total[s][half] * shrink + total~kept.total[s][half] + total
-attention_tiles.cu~attention~a[s][1] = evq_pair(left[2], left[3])~a[s][1] = evq_pair(right[0], right[1])
-attention_tiles.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b, 
-attention_tiles.cu~attention~end - key);~BLOCK);
-attention_tiles.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
-attention_tiles.cu~attention~ahead >= BLOCK - 1 &&~ahead >= BLOCK - 32 &&
-attention_tiles.cu~attention~ahead > -16 * STACKS &&~ahead > 0 &&
-attention_tiles.cu~attention~ahead - BLOCK + 1 < shape.window~ahead - BLOCK + 2 < shape.window
-attention_tiles.cu~attention~there >= COUNT~there >= COUNT - 1
-attention_tiles.cu~attention~row + r < there~row + r <= there
-attention_tiles.cu~attention~if (!whole) {~if (false) {
-attention_tiles.cu~attention~threadIdx.x / 8 % SIDE +~
-attention_tiles.cu~attention~row_top(top) * scale~row_top(top)
-attention.cu~attention~window <= position~window < position - 1
+attention_bf16.cu~attention~(back < 0 ||~(back < -1 ||
+attention_bf16.cu~attention~back >= window~back > window
+attention_bf16.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
+attention_bf16.cu~attention~__syncthreads(); // No thread needs the keys any more.~
+attention_bf16.cu~attention~__syncthreads(); // The keys have arrived, and no thread needs the values any more.~
+attention_bf16.cu~attention~__syncthreads(); // The values have arrived.~
+attention_bf16.cu~attention~evq_copy_wait<0>();~evq_copy_wait<1>();
+attention_bf16.cu~attention~evq_copy_wait<1>();~evq_copy_wait<2>();
+attention_bf16.cu~attention~sums[s][d][half * 2 + 1] *= shrink;~
+attention_bf16.cu~attention~kept.total[s][half] * shrink + total~kept.total[s][half] + total
+attention_bf16.cu~attention~a[s][1] = evq_pair(left[2], left[3])~a[s][1] = evq_pair(right[0], right[1])
+attention_bf16.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b, 
+attention_bf16.cu~attention~end - key);~BLOCK);
+attention_bf16.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
+attention_bf16.cu~attention~ahead >= BLOCK - 1 &&~ahead >= BLOCK - 32 &&
+attention_bf16.cu~attention~ahead > -16 * STACKS &&~ahead > 0 &&
+attention_bf16.cu~attention~ahead - BLOCK + 1 < shape.window~ahead - BLOCK + 2 < shape.window
+attention_bf16.cu~attention~there >= COUNT~there >= COUNT - 1
+attention_bf16.cu~attention~row + r < there~row + r <= there
+attention_bf16.cu~attention~if (!whole) {~if (false) {
+attention_bf16.cu~attention~threadIdx.x / 8 % SIDE +~
+attention_bf16.cu~attention~row_top(top) * scale~row_top(top)
+attention_bf16.cu~attention~power + 1.0f~power + 2.0f
+attention_bf16.cu~attention~sinks + head~sinks
+attention_fp32.cu~attention~(back < 0 ||~(back < -1 ||
+attention_fp32.cu~attention~back >= shape.window~back > shape.window
+attention_fp32.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
+attention_fp32.cu~attention~__syncthreads(); // No thread needs the values of the block before any more.~
+attention_fp32.cu~attention~__syncthreads(); // The queries and keys have arrived.~
+attention_fp32.cu~attention~__syncthreads(); // No thread needs the keys any more.~
+attention_fp32.cu~attention~__syncthreads(); // The values and the weights have arrived.~
+attention_fp32.cu~attention~kept.total[r] *= shrink;~
+attention_fp32.cu~attention~kept.sums[r][c] *= shrink;~
+attention_fp32.cu~attention~row < there && c < size~c < size
+attention_fp32.cu~attention~row < there && c < size~row < there
+attention_fp32.cu~attention~tanhf(scaled / shape.cap) * shape.cap~tanhf(scaled / shape.cap)
+attention_fp32.cu~attention~expf(*sink - kept.top[r])~expf(*sink)
+attention_fp32.cu~attention~(head / shape.group)~(head % shape.group)
+attention_fp32.cu~attention~query >= at.count || column >= size~column >= size
 norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
 norm.cu~kernels~shape->n <= 2 * warp_most~shape->n <= 2 * warp_most + 8
 norm.cu~kernels~shape->n <= 4 * warp_most~shape->n <= 4 * warp_most + 8

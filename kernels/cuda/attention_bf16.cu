@@ -17,6 +17,8 @@
 
 enum { WARPS = 4, THREADS = WARPS * EVQ_WARP };
 
+static constexpr float LOG2_E = 1.44269504f;
+
 struct tile_shape {
     uint32_t in_bytes; // Bytes between rows.
     int64_t out_stride;
@@ -24,7 +26,9 @@ struct tile_shape {
     int32_t step;               // Columns from one head to the next.
     int64_t to_keys, to_values; // Distances from a row's first query head.
     int32_t window;
-    float scale; // Converts scores to exponents of two; above 0.
+    float scale;     // Converts products, or scores within the cap, to exponents of two; above 0.
+    float cap;       // Exponents of two stay within it; 0: they have no cap.
+    float cap_scale; // Converts products to twice their part of the cap, as an exponent of two.
 };
 
 /* SIZE: values of a head. STACKS: stacks of 16 queries for each warp. */
@@ -173,6 +177,24 @@ template <int STACKS> struct softmax {
     float total[STACKS][2]; // Sums over this lane's columns.
 };
 
+/* Turns scores into exponents of two within the cap: tanh(x) = 1 - 2 / (2^(2 x log2(e)) + 1). */
+template <int STACKS, int BLOCK>
+__device__ static inline void bound(const struct tile_shape &shape,
+                                    float (&scores)[STACKS][BLOCK / 8][4])
+{
+#pragma unroll
+    for (int s = 0; s < STACKS; s++) {
+#pragma unroll
+        for (int n = 0; n < BLOCK / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float power = evq_exp2(scores[s][n][i] * shape.cap_scale);
+                scores[s][n][i] = shape.cap - __fdividef(2.0f * shape.cap, power + 1.0f);
+            }
+        }
+    }
+}
+
 /* Sets the scores of keys that a query does not see to -INFINITY. The warp's first query is `ahead`
  * positions after the block's first key. Blocks that every query sees completely do not need this.
  */
@@ -239,10 +261,11 @@ __device__ static inline void weigh(float scale, float (&scores)[STACKS][BLOCK /
     }
 }
 
-/* out is the row of query `first`, for this head. */
+/* out is the row of query `first`, for this head. The sink is one more key, with values of 0; NULL:
+ * there is none. */
 template <int SIZE, int STACKS>
 __device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t count,
-                                         const struct softmax<STACKS> &kept,
+                                         const float *sink, const struct softmax<STACKS> &kept,
                                          const float (&sums)[STACKS][SIZE / 8][4])
 {
     const int32_t lane = threadIdx.x % EVQ_WARP;
@@ -255,6 +278,9 @@ __device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t 
             float total = kept.total[s][half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
+            if (sink != nullptr) {
+                total += evq_exp2(*sink * LOG2_E - kept.top[s][half]);
+            }
             const float share = 1.0f / total;
             if (row < count) {
                 evq_bf16 *to = out + row * stride + lane % 4 * 2;
@@ -268,10 +294,11 @@ __device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t 
     }
 }
 
-template <int SIZE, int STACKS, int BLOCK>
+/* MORE: there may be a cap and sinks. */
+template <int SIZE, int STACKS, int BLOCK, bool MORE>
 __global__ static void __launch_bounds__(THREADS)
     tiles_kernel(const evq_bf16 *in, const struct evq_attention_tile *tiles,
-                 struct tile_shape shape, evq_bf16 *out)
+                 struct tile_shape shape, const float *sinks, evq_bf16 *out)
 {
     typedef tile<SIZE, STACKS, BLOCK> T;
     EVQ_SHARED(shared);
@@ -328,6 +355,9 @@ __global__ static void __launch_bounds__(THREADS)
         if (works) {
             const bool whole =
                 ahead >= BLOCK - 1 && (shape.window == 0 || ahead + 16 * STACKS - 1 < shape.window);
+            if (MORE && shape.cap > 0.0f) {
+                bound<STACKS, BLOCK>(shape, scores);
+            }
             if (!whole) {
                 hide<STACKS, BLOCK>(shape.window, ahead, scores);
             }
@@ -342,29 +372,43 @@ __global__ static void __launch_bounds__(THREADS)
     if (mine < at.count) {
         write_rows<SIZE, STACKS>(out + (at.row + at.first + mine) * shape.out_stride +
                                      (int64_t)head * SIZE,
-                                 shape.out_stride, at.count - mine, kept, sums);
+                                 shape.out_stride, at.count - mine,
+                                 MORE && sinks != nullptr ? sinks + head : nullptr, kept, sums);
     }
 }
 
-template <int SIZE, int STACKS, int BLOCK>
+template <int SIZE, int STACKS, int BLOCK, bool MORE>
 static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_attention_tile *d_tiles,
-                          int32_t tiles, const struct tile_shape *shape,
+                          int32_t tiles, const struct tile_shape *shape, const float *d_sinks,
                           const struct evq_cuda_rows *out, cudaStream_t stream)
 {
-    typedef tile<SIZE, STACKS, BLOCK> T;
+    constexpr int BYTES = tile<SIZE, STACKS, BLOCK>::BYTES;
+    auto *const kernel = tiles_kernel<SIZE, STACKS, BLOCK, MORE>;
 
-    const cudaError_t code = cudaFuncSetAttribute(
-        tiles_kernel<SIZE, STACKS, BLOCK>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::BYTES);
+    const cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (code != cudaSuccess) {
         return code;
     }
-    EVQ_LAUNCH((tiles_kernel<SIZE, STACKS, BLOCK>), (unsigned int)(tiles * shape->heads), THREADS,
-               T::BYTES, stream, evq_at<evq_bf16>(in, 0), d_tiles, *shape,
-               evq_at<evq_bf16>(out, 0));
+    EVQ_LAUNCH(kernel, (unsigned int)(tiles * shape->heads), THREADS, BYTES, stream,
+               evq_at<evq_bf16>(in, 0), d_tiles, *shape, d_sinks, evq_at<evq_bf16>(out, 0));
     return cudaGetLastError();
 }
 
-int32_t evq_attention_tile_queries(int32_t size)
+/* With a cap or sinks, large heads have fewer keys in a block, so that the registers suffice. */
+template <int SIZE, int STACKS, int BLOCK>
+static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_attention_tile *d_tiles,
+                          int32_t tiles, const struct tile_shape *shape, const float *d_sinks,
+                          const struct evq_cuda_rows *out, cudaStream_t stream)
+{
+    const bool more = shape->cap > 0.0f || d_sinks != nullptr;
+    auto *const run = more ? launch < SIZE, STACKS, SIZE < 128 ? BLOCK : 32,
+                true >     : launch<SIZE, STACKS, BLOCK, false>;
+
+    return run(in, d_tiles, tiles, shape, d_sinks, out, stream);
+}
+
+int32_t evq_attention_bf16_queries(int32_t size)
 {
     switch (size) {
     case 32:
@@ -380,23 +424,26 @@ int32_t evq_attention_tile_queries(int32_t size)
     }
 }
 
-enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
-                                           const struct evq_attention_tile *d_tiles, int32_t tiles,
-                                           const struct evq_op *op, const struct evq_cuda_rows *out,
-                                           cudaStream_t stream, struct evq_error *err)
+enum evq_status evq_attention_bf16_launch(const struct evq_cuda_rows *in,
+                                          const struct evq_attention_tile *d_tiles, int32_t tiles,
+                                          const struct evq_op *op, const float *d_sinks,
+                                          const struct evq_cuda_rows *out, cudaStream_t stream,
+                                          struct evq_error *err)
 {
     const double log2_e = 1.4426950408889634;
     const bool mixed = op->step > op->n; // Keys and values stand behind the queries of their head.
-    const struct tile_shape shape = {(uint32_t)((uint64_t)in->stride * sizeof(evq_bf16)),
-                                     out->stride,
-                                     op->heads,
-                                     op->heads / op->kv_heads,
-                                     mixed ? op->step : op->n,
-                                     mixed ? op->n : (int64_t)op->heads * op->n,
-                                     mixed ? 2 * (int64_t)op->n
-                                           : (int64_t)(op->heads + op->kv_heads) * op->n,
-                                     op->window,
-                                     (float)((double)op->scale * log2_e)};
+    const struct tile_shape shape = {
+        (uint32_t)((uint64_t)in->stride * sizeof(evq_bf16)),
+        out->stride,
+        op->heads,
+        op->heads / op->kv_heads,
+        mixed ? op->step : op->n,
+        mixed ? op->n : (int64_t)op->heads * op->n,
+        mixed ? 2 * (int64_t)op->n : (int64_t)(op->heads + op->kv_heads) * op->n,
+        op->window,
+        op->cap > 0.0f ? 1.0f : (float)((double)op->scale * log2_e),
+        (float)((double)op->cap * log2_e),
+        op->cap > 0.0f ? (float)(2.0 * (double)op->scale * log2_e / (double)op->cap) : 0.0f};
     cudaError_t code = cudaErrorInvalidValue;
 
     assert(in->bf16 && out->bf16 && in->stride % 8 == 0 && out->stride % 8 == 0);
@@ -407,22 +454,22 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
     }
     switch (op->n) {
     case 32:
-        code = launch<32, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        code = launch<32, 2, 64>(in, d_tiles, tiles, &shape, d_sinks, out, stream);
         break;
     case 64:
-        code = launch<64, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        code = launch<64, 2, 64>(in, d_tiles, tiles, &shape, d_sinks, out, stream);
         break;
     case 80:
-        code = launch<80, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        code = launch<80, 2, 64>(in, d_tiles, tiles, &shape, d_sinks, out, stream);
         break;
     case 96:
-        code = launch<96, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        code = launch<96, 2, 64>(in, d_tiles, tiles, &shape, d_sinks, out, stream);
         break;
     case 128:
-        code = launch<128, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        code = launch<128, 2, 64>(in, d_tiles, tiles, &shape, d_sinks, out, stream);
         break;
     case 256:
-        code = launch<256, 1, 32>(in, d_tiles, tiles, &shape, out, stream);
+        code = launch<256, 1, 32>(in, d_tiles, tiles, &shape, d_sinks, out, stream);
         break;
     default:
         break;
