@@ -1,8 +1,12 @@
 /*
- * How fast the CUDA module evaluates language models, with random weights: tokens a second in bf16
- * (fp32 where that is refused), and how fast the weights came to the device.
- *   bench [--device N] [--shape NAME] [--rows N] [--length N] [--rounds N] [--copy GB/S] [--gemm
- * TFLOP/S] Without --shape all large ones. --copy, --gemm: what gpu_rates found, for the fractions.
+ * How fast the CUDA module evaluates language models, with random weights: tokens a second, how
+ * fast the weights came to the device, and what the kinds of operations cost. bench [--device N]
+ * [--shape NAME] [--rows N] [--length N] [--compute bf16|fp32] [--parts 0|1]
+ *         [--seconds S] [--copy GB/S] [--gemm TFLOP/S]
+ * Without --shape all large ones. --copy, --gemm: what gpu_rates found, for the fractions. Each
+ * measurement takes S seconds (2) and at least three rounds. A round is timed by the host's clock
+ * around exec(), which waits for the device, so it includes the copies in and out: this is what a
+ * job waits for.
  * exit 0: done; 1: a failure, or losses that are no numbers; 2: usage; 77: no GPU here.
  */
 #include <math.h>
@@ -16,13 +20,17 @@
 
 #define EXIT_SKIPPED 77
 #define BLOCK_BYTES  ((size_t)64 << 20)
-#define SECONDS_MAX  8.0 // Of one model's rounds.
+#define ROUNDS_MAX   4096
+#define ROUNDS_LEAST 3
 
 struct bench {
     const struct evq_backend_ops *ops;
     void *state;
     const char *shape;
-    int32_t device, rows, length, rounds;
+    int32_t device, rows, length;
+    enum evq_compute compute;
+    bool parts;
+    double seconds;    // Of one measurement.
     double copy, gemm; // 0: unknown.
     uint16_t *h_block; // Random bf16 numbers in the backend's host memory.
 };
@@ -88,37 +96,48 @@ static double weights_put(const struct bench *bench, const struct lm *lm)
     return bytes / (seconds_now() - start) * 1e-9;
 }
 
-/* Smaller batches until they fit, bf16 unless it is refused. */
-static struct lm *prepare(const struct bench *bench, const struct lm_shape *shape, int32_t *rows,
-                          int32_t length)
-{
-    enum evq_compute compute = EVQ_COMPUTE_BF16;
-    struct evq_error err = {0};
-
-    for (;;) {
-        struct lm *lm = lm_new(shape, compute, *rows, length);
-        const enum evq_status status = bench->ops->prepare(bench->state, &lm->plan, &err);
-        if (status == EVQ_OK) {
-            return lm;
-        }
-        lm_free(lm);
-        if (status == EVQ_E_UNSUPPORTED && compute == EVQ_COMPUTE_BF16) {
-            (void)printf("%s: bf16 is refused (%s): in fp32\n", shape->name, err.message);
-            compute = EVQ_COMPUTE_F32;
-        } else if (status == EVQ_E_NOMEM && *rows / 2 >= length) {
-            *rows /= 2;
-        } else {
-            lm_must(status, &err);
-        }
-    }
-}
-
 static int compare(const void *a, const void *b)
 {
     const double x = *(const double *)a;
     const double y = *(const double *)b;
 
     return x < y ? -1 : x > y;
+}
+
+/* GB/s, the median of at least three times all weights. */
+static double weights_rate(const struct bench *bench, const struct lm *lm)
+{
+    static double rates[ROUNDS_MAX];
+    int rounds = 0;
+    const double start = seconds_now();
+
+    while (rounds < ROUNDS_LEAST ||
+           (rounds < ROUNDS_MAX && seconds_now() - start < bench->seconds)) {
+        rates[rounds++] = weights_put(bench, lm);
+    }
+    qsort(rates, (size_t)rounds, sizeof(*rates), compare);
+    return rates[rounds / 2];
+}
+
+/* Smaller batches until they fit. */
+static struct lm *prepare(const struct bench *bench, const struct lm_shape *shape, int32_t *rows,
+                          int32_t length)
+{
+    struct evq_error err = {0};
+
+    for (;;) {
+        struct lm *lm = lm_new(shape, bench->compute, *rows, length);
+        const enum evq_status status = bench->ops->prepare(bench->state, &lm->plan, &err);
+        if (status == EVQ_OK) {
+            return lm;
+        }
+        lm_free(lm);
+        if (status == EVQ_E_NOMEM && *rows / 2 >= length) {
+            *rows /= 2;
+        } else {
+            lm_must(status, &err);
+        }
+    }
 }
 
 /* bar 0: none. */
@@ -139,12 +158,13 @@ static void tell(const struct bench *bench, const struct lm *lm, int32_t rows, i
     const struct bar *bar = NULL;
 
     for (size_t i = 0; i < sizeof(bars) / sizeof(bars[0]); i++) {
-        bar = strcmp(bars[i].shape, lm->shape->name) == 0 ? &bars[i] : bar;
+        const bool its = strcmp(bars[i].shape, lm->shape->name) == 0;
+        bar = its && lm->plan.compute == EVQ_COMPUTE_BF16 ? &bars[i] : bar;
     }
     (void)printf("%-11s %-4s %6d x %4d: median %10.0f tokens/s (best %10.0f)  %7.1f TFLOP/s",
                  lm->shape->name, lm->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32",
                  (int)(rows / length), (int)length, tokens, rows / best, tflops);
-    if (bench->gemm > 0.0) {
+    if (bench->gemm > 0.0 && lm->plan.compute == EVQ_COMPUTE_BF16) {
         part_print("of cuBLAS's", tflops / bench->gemm, bar != NULL ? bar->of_gemm : 0.0);
     }
     (void)printf("  weights %.1f GB/s", put_rate);
@@ -163,6 +183,78 @@ static void tell(const struct bench *bench, const struct lm *lm, int32_t rows, i
                  bar != NULL ? bar->tokens : 0.0);
 }
 
+/* Seconds of one exec() of the batch, the median; *ret_best: the fastest. */
+static double batch_time(const struct bench *bench, const struct evq_batch *batch,
+                         struct evq_row_result *results, double *ret_best)
+{
+    static double spent[ROUNDS_MAX];
+    int rounds = 0;
+    struct evq_error err = {0};
+
+    lm_must(bench->ops->exec(bench->state, batch, results, &err), &err); // It loads the kernels.
+    const double start = seconds_now();
+    while (rounds < ROUNDS_LEAST ||
+           (rounds < ROUNDS_MAX && seconds_now() - start < bench->seconds)) {
+        const double began = seconds_now();
+        lm_must(bench->ops->exec(bench->state, batch, results, &err), &err);
+        spent[rounds++] = seconds_now() - began;
+    }
+    qsort(spent, (size_t)rounds, sizeof(*spent), compare);
+    *ret_best = spent[0];
+    return spent[rounds / 2];
+}
+
+/* What the operations of a kind cost: the time of the batch less the time of a plan without them.
+ * Of SCORE one row is left. */
+static double part_time(const struct bench *bench, const struct lm *lm,
+                        const struct evq_batch *batch, enum evq_op_kind kind, double whole,
+                        struct evq_row_result *results)
+{
+    struct evq_op *ops = lm_alloc(lm->plan.op_count, sizeof(*ops));
+    struct evq_plan plan = lm->plan;
+    struct evq_batch rest = *batch;
+    struct evq_error err = {0};
+    double best = 0.0;
+
+    plan.ops = ops;
+    plan.op_count = 0;
+    for (size_t i = 0; i < lm->plan.op_count; i++) {
+        if (lm->ops[i].kind != kind || kind == EVQ_OP_SCORE) {
+            ops[plan.op_count++] = lm->ops[i];
+        }
+    }
+    rest.scores = kind == EVQ_OP_SCORE ? 1 : batch->scores;
+    lm_must(bench->ops->prepare(bench->state, &plan, &err), &err);
+    const double without = batch_time(bench, &rest, results, &best);
+    lm_must(bench->ops->prepare(bench->state, &lm->plan, &err), &err);
+    free(ops);
+    return plan.op_count == lm->plan.op_count && kind != EVQ_OP_SCORE ? 0.0 : whole - without;
+}
+
+static void parts_tell(const struct bench *bench, const struct lm *lm,
+                       const struct evq_batch *batch, double whole, struct evq_row_result *results)
+{
+    static const struct {
+        enum evq_op_kind kind;
+        const char *name;
+    } kinds[] = {{EVQ_OP_GEMM, "products"},      {EVQ_OP_ATTENTION, "attention"},
+                 {EVQ_OP_SCORE, "logits"},       {EVQ_OP_LAYER_NORM, "layer norms"},
+                 {EVQ_OP_RMS_NORM, "RMS norms"}, {EVQ_OP_ROPE, "rope"},
+                 {EVQ_OP_GATE, "gates"}};
+    double rest = whole;
+
+    (void)printf("%-11s milliseconds of a batch of %d rows: %.2f", lm->shape->name,
+                 (int)batch->rows, whole * 1e3);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const double part = part_time(bench, lm, batch, kinds[i].kind, whole, results);
+        if (part != 0.0) {
+            (void)printf(", %s %.2f", kinds[i].name, part * 1e3);
+            rest -= part;
+        }
+    }
+    (void)printf(", the rest %.2f\n", rest * 1e3);
+}
+
 /* False: the losses are no numbers. */
 static bool shape_run(const struct bench *bench, const struct lm_shape *shape)
 {
@@ -170,9 +262,8 @@ static bool shape_run(const struct bench *bench, const struct lm_shape *shape)
                            : shape->positions > 0 ? shape->positions
                                                   : 2048;
     int32_t rows = bench->rows;
-    double spent[256];
+    double best = 0.0;
     double loss = 0.0;
-    int rounds = 0;
     struct evq_backend_stats before;
     struct evq_backend_stats after;
     struct evq_error err = {0};
@@ -188,24 +279,21 @@ static bool shape_run(const struct bench *bench, const struct lm_shape *shape)
     const int32_t scores = batch->batch.scores;
     struct evq_row_result *results = lm_alloc((size_t)scores, sizeof(*results));
     (void)weights_put(bench, lm); // Kernels are loaded with their first use.
-    const double put_rate = weights_put(bench, lm);
+    const double put_rate = weights_rate(bench, lm);
     bench->ops->stats(bench->state, &before);
     lm_must(bench->ops->exec(bench->state, &batch->batch, results, &err), &err);
     bench->ops->stats(bench->state, &after);
-    const double start = seconds_now();
-    while (rounds < bench->rounds && (rounds < 2 || seconds_now() - start < SECONDS_MAX)) {
-        const double began = seconds_now();
-        lm_must(bench->ops->exec(bench->state, &batch->batch, results, &err), &err);
-        spent[rounds++] = seconds_now() - began;
-    }
+    const double median = batch_time(bench, &batch->batch, results, &best);
     for (int32_t i = 0; i < scores; i++) {
         loss += results[i].loss / scores;
     }
-    qsort(spent, (size_t)rounds, sizeof(*spent), compare);
-    tell(bench, lm, batch->batch.rows, length, spent[rounds / 2], spent[0],
-         (double)(after.flops - before.flops), put_rate, loss);
+    tell(bench, lm, batch->batch.rows, length, median, best, (double)(after.flops - before.flops),
+         put_rate, loss);
     if (!isfinite(loss)) {
         (void)printf("FAIL %s: the mean loss is no number\n", shape->name);
+    }
+    if (bench->parts) {
+        parts_tell(bench, lm, &batch->batch, median, results);
     }
     free(results);
     lm_batch_free(batch);
@@ -226,8 +314,12 @@ static bool options_read(int argc, char **argv, struct bench *bench)
             bench->rows = (int32_t)strtol(value, NULL, 10);
         } else if (strcmp(argv[i], "--length") == 0) {
             bench->length = (int32_t)strtol(value, NULL, 10);
-        } else if (strcmp(argv[i], "--rounds") == 0) {
-            bench->rounds = (int32_t)strtol(value, NULL, 10);
+        } else if (strcmp(argv[i], "--compute") == 0) {
+            bench->compute = strcmp(value, "fp32") == 0 ? EVQ_COMPUTE_F32 : EVQ_COMPUTE_BF16;
+        } else if (strcmp(argv[i], "--parts") == 0) {
+            bench->parts = strcmp(value, "1") == 0;
+        } else if (strcmp(argv[i], "--seconds") == 0) {
+            bench->seconds = strtod(value, NULL);
         } else if (strcmp(argv[i], "--copy") == 0) {
             bench->copy = strtod(value, NULL);
         } else if (strcmp(argv[i], "--gemm") == 0) {
@@ -236,8 +328,8 @@ static bool options_read(int argc, char **argv, struct bench *bench)
             return false;
         }
     }
-    return argc % 2 == 1 && bench->rounds >= 1 && bench->rounds <= 256 && bench->rows >= 1 &&
-           bench->length >= 0 && bench->length <= bench->rows;
+    return argc % 2 == 1 && bench->seconds > 0.0 && bench->rows >= 1 && bench->length >= 0 &&
+           bench->length <= bench->rows;
 }
 
 static bool shapes_run(const struct bench *bench, bool *ret_found)
@@ -262,7 +354,7 @@ static bool shapes_run(const struct bench *bench, bool *ret_found)
 
 int main(int argc, char **argv)
 {
-    struct bench bench = {.rows = 32768, .rounds = 9};
+    struct bench bench = {.rows = 32768, .compute = EVQ_COMPUTE_BF16, .seconds = 2.0};
     struct evq_backend cuda;
     struct evq_error err = {0};
     char note[512];
@@ -270,7 +362,8 @@ int main(int argc, char **argv)
 
     if (!options_read(argc, argv, &bench)) {
         (void)fprintf(stderr, "usage: bench [--device N] [--shape NAME] [--rows N] [--length N] "
-                              "[--rounds N] [--copy GB/S] [--gemm TFLOP/S]\n");
+                              "[--compute bf16|fp32] [--parts 0|1] [--seconds S] [--copy GB/S] "
+                              "[--gemm TFLOP/S]\n");
         return 2;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was measured stays if a kernel hangs or crashes.

@@ -216,19 +216,34 @@ static FILE *dump_open(const struct work *work, const char *end)
     return file;
 }
 
+static const char *const KINDS[EVQ_OP_COUNT] = { // Those that lm_plan.c makes.
+    [EVQ_OP_GEMM] = "gemm",
+    [EVQ_OP_EMBEDDING] = "embedding",
+    [EVQ_OP_LAYER_NORM] = "layer_norm",
+    [EVQ_OP_RMS_NORM] = "rms_norm",
+    [EVQ_OP_ROPE] = "rope",
+    [EVQ_OP_ATTENTION] = "attention",
+    [EVQ_OP_GATE] = "gate",
+    [EVQ_OP_SCORE] = "score"};
+static const char *const ACTIVATIONS[EVQ_ACT_COUNT] = {[EVQ_ACT_NONE] = "none",
+                                                       [EVQ_ACT_GELU_ERF] = "gelu_erf",
+                                                       [EVQ_ACT_GELU_TANH] = "gelu_tanh",
+                                                       [EVQ_ACT_SILU] = "silu"};
+
 static void dump_ops(FILE *file, const struct lm *lm)
 {
     for (size_t i = 0; i < lm->plan.op_count; i++) {
         const struct evq_op *op = &lm->ops[i];
-        (void)fprintf(file,
-                      "%s\n  {\"kind\": %d, \"in\": %d, \"out\": %d, \"residual\": %d, \"weight\": "
-                      "%d, \"bias\": %d, \"n\": %d, \"k\": %d, \"column\": %d, \"heads\": %d, "
-                      "\"kv_heads\": %d, \"window\": %d, \"activation\": %d, \"scale\": %.9g, "
-                      "\"epsilon\": %.9g}",
-                      i > 0 ? "," : "", (int)op->kind, (int)op->in, (int)op->out, (int)op->residual,
-                      (int)op->weight, (int)op->bias, (int)op->n, (int)op->k, (int)op->column,
-                      (int)op->heads, (int)op->kv_heads, (int)op->window, (int)op->activation,
-                      (double)op->scale, (double)op->epsilon);
+        (void)fprintf(
+            file,
+            "%s\n  {\"kind\": \"%s\", \"in\": %d, \"out\": %d, \"residual\": %d, \"weight\": "
+            "%d, \"bias\": %d, \"n\": %d, \"k\": %d, \"column\": %d, \"heads\": %d, "
+            "\"kv_heads\": %d, \"window\": %d, \"activation\": \"%s\", \"scale\": %.9g, "
+            "\"epsilon\": %.9g}",
+            i > 0 ? "," : "", KINDS[op->kind], (int)op->in, (int)op->out, (int)op->residual,
+            (int)op->weight, (int)op->bias, (int)op->n, (int)op->k, (int)op->column, (int)op->heads,
+            (int)op->kv_heads, (int)op->window, ACTIVATIONS[op->activation], (double)op->scale,
+            (double)op->epsilon);
     }
 }
 

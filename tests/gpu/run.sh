@@ -185,7 +185,10 @@ must "what the device can do at best" 30 "$bin/gpu_rates" "$device"
 copy=$(sed -n 's/.*"copy_gb_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
 gemm=$(sed -n 's/.*"gemm_tflop_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
 may "products of the models" 60 "$bin/gpu_products" --device "$device" --gemm "${gemm:-0}"
-must "benchmarks" 140 "$bin/gpu_bench" --device "$device" --copy "${copy:-0}" --gemm "${gemm:-0}"
+must "benchmarks" 140 "$bin/gpu_bench" --device "$device" --parts 1 --copy "${copy:-0}" --gemm "${gemm:-0}"
+for shape in gpt2-124m qwen3-0.6b; do
+    must "benchmark in fp32, $shape" 40 "$bin/gpu_bench" --device "$device" --shape "$shape" --compute fp32 --parts 1
+done
 sanitize() {
     if command -v compute-sanitizer >/dev/null 2>&1; then
         must "compute-sanitizer" 100 compute-sanitizer --error-exitcode 9 \
