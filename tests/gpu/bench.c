@@ -217,7 +217,7 @@ static double part_time(const struct bench *bench, const struct lm *lm,
     double best = 0.0;
 
     plan.ops = ops;
-    plan.op_count = 0;
+    plan.op_count = 0; // The slots stay, so weights_put() can name them as before.
     for (size_t i = 0; i < lm->plan.op_count; i++) {
         if (lm->ops[i].kind != kind || kind == EVQ_OP_SCORE) {
             ops[plan.op_count++] = lm->ops[i];
@@ -225,8 +225,8 @@ static double part_time(const struct bench *bench, const struct lm *lm,
     }
     rest.scores = kind == EVQ_OP_SCORE ? 1 : batch->scores;
     lm_must(bench->ops->prepare(bench->state, &plan, &err), &err);
+    (void)weights_put(bench, lm); // Slots that change their use lose their values.
     const double without = batch_time(bench, &rest, results, &best);
-    lm_must(bench->ops->prepare(bench->state, &lm->plan, &err), &err);
     free(ops);
     return plan.op_count == lm->plan.op_count && kind != EVQ_OP_SCORE ? 0.0 : whole - without;
 }
