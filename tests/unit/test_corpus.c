@@ -183,6 +183,16 @@ static void template_puts_fields_in(void **state)
         {"{s.0} {s.1} {s.2} {s.3} {s.4} {s.5} {s.6} {s.7}",
          "3.0 0.1 -0.0 1e+16 1000000000000000.0 1e-05 0.0001 0.30000000000000004", NULL},
         {"", "", NULL},
+        {"{l.0}{l.2.k.1}{l.10}", "ayk", NULL},
+        {"{l.11}", NULL, "field 'l.11' is missing: 'l' is a list with 11 entries"},
+        {"{l.2.k.2}", NULL, "field 'l.2.k.2' is missing: 'l.2.k' is a list with 2 entries"},
+        {"{l.-1}", NULL, "a list with 11 entries, which are numbered from 0"},
+        {"{l.01}", NULL, "a list with 11 entries"},
+        {"{l.}", NULL, "a list with 11 entries"},
+        {"{l.x}", NULL, "a list with 11 entries"},
+        {"{l.18446744073709551616}", NULL, "a list with 11 entries"},
+        {"{l.0.0}", NULL, "field 'l.0.0' is missing"},
+        {"{l.3}", NULL, "field 'l.3' is neither text nor a number"},
         {"{nothing}", NULL, "field 'nothing' is missing"},
         {"{a.b}", NULL, "field 'a.b' is missing"},
         {"{b}", NULL, "field 'b' is neither text nor a number"},
@@ -193,7 +203,8 @@ static void template_puts_fields_in(void **state)
     json_t *object =
         json_loads("{\"a\": \"x\", \"b\": {\"c\": 7}, \"d\": \"aBC \\u00c9 Z\","
                    " \"r\": 0.5, \"s\": {\"0\": 3.0, \"1\": 0.1, \"2\": -0.0, \"3\": 1e16,"
-                   " \"4\": 1e15, \"5\": 1e-5, \"6\": 0.0001, \"7\": 0.30000000000000004}}",
+                   " \"4\": 1e15, \"5\": 1e-5, \"6\": 0.0001, \"7\": 0.30000000000000004},"
+                   " \"l\": [\"a\", \"b\", {\"k\": [\"x\", \"y\"]}, [], 4, 5, 6, 7, 8, 9, \"k\"]}",
                    0, NULL);
 
     (void)state;

@@ -86,11 +86,15 @@ static enum evq_status add_objects(struct documents *documents, struct evq_jsonl
             break;
         }
         const json_t *text = evq_prompt_template_field(object, field, strlen(field));
-        status = json_is_string(text)
-                     ? add(documents, json_string_value(text), json_string_length(text), err)
-                     : evq_error_set(err, EVQ_E_INVALID, "'%s', line %" PRId64 ": field '%s' is %s",
-                                     lines->name, lines->number, field,
-                                     text == NULL ? "missing" : "not text");
+        if (json_is_string(text)) {
+            status = add(documents, json_string_value(text), json_string_length(text), err);
+        } else {
+            status = text == NULL
+                         ? evq_prompt_template_missing(object, field, strlen(field), err)
+                         : evq_error_set(err, EVQ_E_INVALID, "field '%s' is not text", field);
+            // It returns the status that it was given.
+            (void)evq_error_prefix(err, "'%s', line %" PRId64, lines->name, lines->number);
+        }
         json_decref(object);
     }
     return status;

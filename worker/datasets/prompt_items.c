@@ -167,9 +167,11 @@ static enum evq_status list_choices(struct items *items, const json_t *object,
     const json_t *list = evq_prompt_template_field(object, field, strlen(field));
     enum evq_status status = EVQ_OK;
 
+    if (list == NULL) {
+        return evq_prompt_template_missing(object, field, strlen(field), err);
+    }
     if (!json_is_array(list)) {
-        return evq_error_set(err, EVQ_E_INVALID, "field '%s' is %s", field,
-                             list == NULL ? "missing" : "not a list");
+        return evq_error_set(err, EVQ_E_INVALID, "field '%s' is not a list", field);
     }
     for (size_t i = 0; i < json_array_size(list) && status == EVQ_OK; i++) {
         const json_t *text = json_array_get(list, i);
@@ -297,7 +299,7 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
     } else {
         value = evq_prompt_template_field(object, items->label, strlen(items->label));
         if (value == NULL) {
-            return evq_error_set(err, EVQ_E_INVALID, "field '%s' is missing", items->label);
+            return evq_prompt_template_missing(object, items->label, strlen(items->label), err);
         }
         if (!json_is_integer(value) && !json_is_string(value)) { // `true` is not choice 1.
             return evq_error_set(err, EVQ_E_INVALID,

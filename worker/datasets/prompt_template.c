@@ -6,17 +6,68 @@
 #include <stdlib.h>
 #include <string.h>
 
-const json_t *evq_prompt_template_field(const json_t *object, const char *path, size_t path_bytes)
+/* The entry of a list by its decimal number; NULL: this is no number, or there is no such entry. */
+static const json_t *entry(const json_t *list, const char *number, size_t bytes)
+{
+    size_t index = 0;
+
+    if (bytes == 0 || bytes > 9 || (bytes > 1 && number[0] == '0')) {
+        return NULL;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        if (number[i] < '0' || number[i] > '9') {
+            return NULL;
+        }
+        index = index * 10 + (size_t)(number[i] - '0');
+    }
+    return json_array_get(list, index); // NULL if the index is too large.
+}
+
+/* Follows the path as far as it goes. Returns the last value, and in *ret_at where the part that it
+ * does not have begins; behind the path: it has all. */
+static const json_t *follow(const json_t *object, const char *path, size_t path_bytes,
+                            size_t *ret_at)
 {
     const json_t *value = object;
 
-    for (size_t at = 0; at <= path_bytes && value != NULL;) {
-        const char *dot = memchr(path + at, '.', path_bytes - at);
-        const size_t bytes = (dot != NULL ? (size_t)(dot - path) : path_bytes) - at;
-        value = json_object_getn(value, path + at, bytes); // NULL if value is not an object.
-        at += bytes + 1;
+    for (*ret_at = 0; *ret_at <= path_bytes;) {
+        const char *part = path + *ret_at;
+        const char *dot = memchr(part, '.', path_bytes - *ret_at);
+        const size_t bytes = dot != NULL ? (size_t)(dot - part) : path_bytes - *ret_at;
+        const json_t *next =
+            json_is_array(value) ? entry(value, part, bytes) : json_object_getn(value, part, bytes);
+        if (next == NULL) {
+            return value;
+        }
+        value = next;
+        *ret_at += bytes + 1;
     }
     return value;
+}
+
+const json_t *evq_prompt_template_field(const json_t *object, const char *path, size_t path_bytes)
+{
+    size_t at = 0;
+    const json_t *value = follow(object, path, path_bytes, &at);
+
+    return at > path_bytes ? value : NULL;
+}
+
+enum evq_status evq_prompt_template_missing(const json_t *object, const char *path,
+                                            size_t path_bytes, struct evq_error *err)
+{
+    const int shown = (int)(path_bytes < 80 ? path_bytes : 80);
+    size_t at = 0;
+    const json_t *last = follow(object, path, path_bytes, &at);
+
+    if (at > 0 && json_is_array(last)) {
+        const size_t parent = at < 81 ? at - 1 : 80; // A list stands behind a dot.
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "field '%.*s' is missing: '%.*s' is a list with %zu entries, "
+                             "which are numbered from 0",
+                             shown, path, (int)parent, path, json_array_size(last));
+    }
+    return evq_error_set(err, EVQ_E_INVALID, "field '%.*s' is missing", shown, path);
 }
 
 /* Writes a number as Python does: the fewest digits that identify it, with a point or an exponent.
@@ -69,10 +120,12 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
         evq_buffer_printf(out, "%" PRId64, (int64_t)json_integer_value(value));
     } else if (json_is_real(value)) {
         append_real(out, json_real_value(value));
+    } else if (value == NULL) {
+        return evq_prompt_template_missing(object, name, bytes, err);
     } else {
-        return evq_error_set(
-            err, EVQ_E_INVALID, "field '%.*s' %s", (int)(bytes < 80 ? bytes : 80), name,
-            value == NULL ? "is missing" : "is neither text nor a number of 64 bits");
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "field '%.*s' is neither text nor a number of 64 bits",
+                             (int)(bytes < 80 ? bytes : 80), name);
     }
     return EVQ_OK;
 }
