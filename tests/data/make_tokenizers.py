@@ -23,15 +23,26 @@ UNDER = "\u2581"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
 QWEN3_5 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+SEED = QWEN2.replace(r"\p{N}|", r"\p{N}{1}|").replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+").replace(
+    r"\r", "\r").replace(r"\n", "\n")  # With line ends as they are, as its file has them.
+ANY, TITLE, SMALL = r"[^\r\n\p{L}\p{N}]?", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+BEHIND = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (rf"{ANY}{TITLE}*{SMALL}+{BEHIND}|{ANY}{TITLE}+{SMALL}*{BEHIND}"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = O200K.replace(BEHIND, "").replace("{1,3}", "")
+DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*"
+            "|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 KINDS = ["gpt2", "gpt2_prefix", "gpt2_split", "llama3", "qwen2", "qwen3_5", "digits", "llama2", "llama2_across",
-         "mistral", "metaspace", "metaspace_never", "unknown", "bert", "bert_cased", "roberta"]
+         "mistral", "metaspace", "metaspace_never", "unknown", "bert", "bert_cased", "roberta",
+         "o200k", "tekken", "seed", "deepseek", "folded", "gemma"]
 PAIRS = ["llama3", "metaspace_never", "bert", "bert_cased", "roberta"]  # A template, none, and the three of encoders.
 
 
-def byte_level(pattern: str, behavior: str = "isolated", invert: bool = False) -> Any:
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), behavior, invert),
+def byte_level(*patterns: str, behavior: str = "isolated", invert: bool = False) -> Any:
+    return pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(pattern), behavior, invert) for pattern in patterns),
                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
@@ -47,15 +58,23 @@ def build_byte_level(kind: str, texts: List[str], size: int) -> Dict[str, Any]:
         "gpt2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
         "roberta": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
         "gpt2_prefix": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True),
-        "gpt2_split": lambda: byte_level(GPT2, "removed", True),
+        "gpt2_split": lambda: byte_level(GPT2, behavior="removed", invert=True),
         "llama3": lambda: byte_level(LLAMA3),
         "qwen2": lambda: byte_level(QWEN2),
         "qwen3_5": lambda: byte_level(QWEN3_5),
+        "o200k": lambda: byte_level(O200K),
+        "tekken": lambda: byte_level(TEKKEN),
+        "seed": lambda: byte_level(SEED),
+        "deepseek": lambda: byte_level(*DEEPSEEK),
+        "folded": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=False),
+                                                   pre_tokenizers.ByteLevel(add_prefix_space=False)]),
         "digits": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
                                                    pre_tokenizers.ByteLevel(add_prefix_space=False)]),
     }[kind]()
     if kind.startswith("qwen"):
         tokenizer.normalizer = normalizers.NFC()
+    if kind == "folded":
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()])
     tokenizer.decoder = decoders.ByteLevel()
     return train(tokenizer, texts, size, pre_tokenizers.ByteLevel.alphabet())
 
@@ -99,10 +118,13 @@ def finish(kind: str, made: Dict[str, Any]) -> Tokenizer:
     if kind.startswith("llama2") or kind == "unknown":
         made["normalizer"] = {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": UNDER}, {"type": "Replace", "pattern": {"String": " "}, "content": UNDER}]}
+    if kind == "gemma":
+        made["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": UNDER}
+        made["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     if kind in ("mistral", "metaspace", "metaspace_never"):
         scheme = {"mistral": "first", "metaspace": "always", "metaspace_never": "never"}[kind]
         made["pre_tokenizer"] = {"type": "Metaspace", "replacement": UNDER, "prepend_scheme": scheme, "split": kind == "metaspace"}
-    if kind in ("llama3", "gpt2_split"):
+    if kind in ("llama3", "gpt2_split", "o200k", "tekken"):
         made["model"]["ignore_merges"] = True
     if kind in ("gpt2", "qwen2", "llama2"):  # As older versions wrote them.
         made["model"]["merges"] = [" ".join(pair) for pair in made["model"]["merges"]]
@@ -133,7 +155,7 @@ def finish(kind: str, made: Dict[str, Any]) -> Tokenizer:
 def build(kind: str, texts: List[str], size: int) -> Tokenizer:
     if kind.startswith("bert"):
         return build_words(kind, texts, size)
-    characters = kind in ("llama2", "llama2_across", "mistral", "metaspace", "metaspace_never", "unknown")
+    characters = kind in ("llama2", "llama2_across", "mistral", "metaspace", "metaspace_never", "unknown", "gemma")
     return finish(kind, (build_characters if characters else build_byte_level)(kind, texts, size))
 
 
@@ -174,7 +196,8 @@ PIECES = ["'s", "'S", "'\u017f", "'re", "'RE", "'Ll", "'d", "''", "don't", " ", 
           "\u4e2d\u6587", "\u65e5", "\u0e2a\u0e31\u0e2a", "\u0928\u0947", "\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\ufe0f", "\u200d", "!", "...", "->", " !", "!\n", "?\r\n\n",
           "<|endoftext|>", "<|im_start|>", "<|left|>", " <|left|> ", "<|right|>  \n", "<|end", "<|en", "word", "words", " word ", "caf\u00e9", "cafe\u0301",
           "<both>", " <both> ", "<s>", "</s>", "[INST]", " </doc>", "</doc>", "<unk>", "<0x41>", UNDER, UNDER + UNDER, "a" + UNDER, "\x00", "\x7f", "\ufffd", "\ufeff", "\U0010ffff",
-          "\u1c89", "\ua7cb", "\U00011938", "\U00011935\U00011930", "\U0001e4ec", "\u0897", "x" * 70, "ab" * 40, "-" * 60, "\u0301" * 5]
+          "\u1c89", "\ua7cb", "\U00011938", "\U00011935\U00011930", "\U0001e4ec", "\u0897", "camelCase", "HTTPServer's", "\u01c5a", "A\u0301B", "\u00aaB", "'LL", "/*", "!/\n/", "#include", "_x", "\u3042\u30a2\u30fb",
+          "\u0130I", "\u1e9e", "\u00ad", "12\u0e51", "\u2460", "x" * 70, "ab" * 40, "-" * 60, "\u0301" * 5]
 
 
 def awkward(seed: int, count: int, samples: List[str]) -> List[bytes]:

@@ -1,8 +1,9 @@
 /*
  * Tokens of a text, for tests that compare them: encode_text TOKENIZER [--special] < TEXT writes
  * them as int32 to standard output. With --documents standard input is documents, each a uint32
- * of its bytes before it, and so is the output, counting tokens. With --ends it prints the BOS and
- * EOS tokens and the size of the vocabulary instead.
+ * of its bytes before it, and so is the output, counting tokens. With --pairs=MOST as well, each
+ * two documents are a pair of at most that many tokens, whose type ids follow them. With --ends it
+ * prints the BOS and EOS tokens and the size of the vocabulary instead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -50,6 +51,47 @@ static void put(const void *data, size_t bytes)
     }
 }
 
+/* Reads the next document, which has a uint32 of its bytes before it. */
+static struct evq_tokenizer_text next_document(const struct input *input, size_t *at)
+{
+    struct evq_tokenizer_text text = {NULL, 0};
+    uint32_t bytes = 0;
+
+    if (input->bytes - *at < sizeof(bytes)) {
+        fail("a document is cut");
+    }
+    memcpy(&bytes, input->data + *at, sizeof(bytes));
+    text = (struct evq_tokenizer_text){input->data + *at + sizeof(bytes), bytes};
+    *at += sizeof(bytes) + bytes;
+    return text;
+}
+
+static void encode_pairs(const struct evq_tokenizer *tokenizer,
+                         struct evq_tokenizer_scratch *scratch, const struct input *input,
+                         size_t most)
+{
+    struct evq_tokens ids = {0};
+    struct evq_tokens types = {0};
+    struct evq_error err = {0};
+
+    for (size_t at = 0; at < input->bytes;) {
+        struct evq_tokenizer_text texts[2];
+        texts[0] = next_document(input, &at);
+        texts[1] = next_document(input, &at);
+        ids.count = types.count = 0;
+        if (evq_tokenizer_encode_pair(tokenizer, scratch, texts, most, &ids, &types, &err) !=
+            EVQ_OK) {
+            fail(err.message);
+        }
+        const uint32_t count = (uint32_t)ids.count;
+        put(&count, sizeof(count));
+        put(ids.ids, ids.count * sizeof(*ids.ids));
+        put(types.ids, types.count * sizeof(*types.ids));
+    }
+    evq_tokens_free(&ids);
+    evq_tokens_free(&types);
+}
+
 int main(int argc, char **argv)
 {
     struct evq_tokenizer *tokenizer = NULL;
@@ -58,10 +100,12 @@ int main(int argc, char **argv)
     bool special = false;
     bool documents = false;
     bool ends = false;
+    size_t pairs = 0;
 
     for (int i = 2; i < argc; i++) {
         special = special || strcmp(argv[i], "--special") == 0;
         documents = documents || strcmp(argv[i], "--documents") == 0;
+        pairs = strncmp(argv[i], "--pairs=", 8) == 0 ? strtoul(argv[i] + 8, NULL, 10) : pairs;
         ends = ends || strcmp(argv[i], "--ends") == 0;
     }
     if (argc < 2) {
@@ -80,6 +124,10 @@ int main(int argc, char **argv)
     struct input input = read_all();
     if (scratch == NULL) {
         fail("out of memory");
+    }
+    if (pairs > 0) {
+        encode_pairs(tokenizer, scratch, &input, pairs);
+        input.bytes = 0;
     }
     for (size_t at = 0; at < input.bytes || (at == 0 && !documents);) {
         uint32_t bytes = 0;

@@ -107,6 +107,20 @@ def ours(directory: str, texts: List[bytes], special: bool) -> List[List[int]]:
     return result
 
 
+def our_pairs(directory: str, texts: List[bytes], most: int) -> List[Tuple[List[int], List[int]]]:
+    """Tokens and type ids of each two texts."""
+    given = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    done = subprocess.run([ENCODE, directory, "--documents", f"--pairs={most}"], input=given, stdout=subprocess.PIPE, check=True,
+                          timeout=peers.DEADLINE)
+    tokens = array.array("i", done.stdout)
+    result, at = [], 0
+    while at < len(tokens):
+        count, at = tokens[at], at + 1
+        result.append((list(tokens[at : at + count]), list(tokens[at + count : at + 2 * count])))
+        at += 2 * count
+    return result
+
+
 def first_difference(want: List[int], got: List[int]) -> Optional[int]:
     if want == got:
         return None
@@ -146,12 +160,23 @@ class TokenForToken(unittest.TestCase):
         print(f"{name:16} {compared:>10} tokens equal, of {len(self.text)} bytes twice and {2 * AWKWARD} awkward texts")
         self.assertGreater(compared, 1_000_000)
 
+    def compare_pairs(self, name: str, tokenizer: Tokenizer, directory: str) -> None:
+        for most in (16, 33, 1 << 20):
+            tokenizer.enable_truncation(most)
+            got = our_pairs(directory, self.awkward, most)
+            self.assertEqual(len(got), len(self.awkward) // 2)
+            for i, (ids, types) in enumerate(got):
+                theirs = tokenizer.encode(*(text.decode("utf-8", "replace") for text in self.awkward[2 * i : 2 * i + 2]))
+                self.assertEqual((ids, types), (theirs.ids, theirs.type_ids), f"{name}, {most}: {self.awkward[2 * i : 2 * i + 2]}")
+        tokenizer.no_truncation()
+
     def test_trained(self) -> None:
         for kind in (os.environ.get("EVALQ_KINDS") or ":".join(make_tokenizers.KINDS)).split(":"):
             with self.subTest(kind):
                 tokenizer = make_tokenizers.build(kind, self.training, VOCABULARY)
                 directory = make_tokenizers.save(kind, tokenizer, os.path.join(self.directory.name, kind))
                 self.compare(kind, tokenizer, directory)
+                self.compare_pairs(kind, tokenizer, directory)
 
     def test_gpt2_of_the_original_files(self) -> None:
         directory = os.environ.get("EVALQ_GPT2", "")

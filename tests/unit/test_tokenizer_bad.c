@@ -185,6 +185,8 @@ static const struct {
     {ADDED("{\"content\":\"\u0301\",\"id\":3,\"normalized\":true}],"
            "\"normalizer\":{\"type\":\"StripAccents\"},\"x\":["),
      EVQ_E_UNSUPPORTED, "leaves nothing of the added token with id 3"},
+    {SPLIT("\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}\"},\"behavior\":\"Removed\",\"invert\":true"),
+     EVQ_E_UNSUPPORTED, "keep each match by itself"},
     // Added tokens.
     {WITH("\"added_tokens\":{}"), EVQ_E_CORRUPT, "added_tokens is no list"},
     {WITH("\"added_tokens\":[],\"added_tokens\":[]"), EVQ_E_CORRUPT, "added_tokens comes twice"},
@@ -261,6 +263,11 @@ static void tokenizer_json_is_accepted_when_it_is_right(void **state)
               "9}"),
         POST("\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}," TEXT_A "],"
              "\"special_tokens\":{\"x\":{\"ids\":[2]}}"),
+        SPLIT("\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}\"},\"behavior\":\"Isolated\""),
+        SPLIT("\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\\\p{L}\\\\p{N}]?"
+              "\\\\p{L}+|"
+              "\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\r\\n]*|\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|"
+              "\\\\s+\"},\"behavior\":\"Removed\",\"invert\":true"),
         WORDS(PREFIX("\"" LONG "\"") ",", "1000", UNK),
         WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" NFC4 "," NFC4 "," NFC4
              "," NFC4 "]}"),

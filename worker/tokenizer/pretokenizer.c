@@ -8,6 +8,11 @@
 #define PUNCTUATED "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" TAIL
 #define ENGLISH    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 #define WORDS      "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+#define TITLE      "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define SMALL      "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define ANY        "[^\\r\\n\\p{L}\\p{N}]?"
+#define BEHIND     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define SLASHED    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" TAIL
 
 /* The patterns as tokenizer.json files spell them. All spellings of one kind match the same texts.
  */
@@ -28,13 +33,38 @@ static const struct {
     {ENGLISH
      "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" TAIL,
      EVQ_PRETOKENIZER_QWEN3_5},
+    {ENGLISH WORDS "\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" TAIL, EVQ_PRETOKENIZER_SEED},
+    {ENGLISH WORDS "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" TAIL, EVQ_PRETOKENIZER_SEED},
+    {ANY TITLE "*" SMALL "+" BEHIND "|" ANY TITLE "+" SMALL "*" BEHIND "|\\p{N}{1,3}" SLASHED,
+     EVQ_PRETOKENIZER_O200K},
+    {ANY TITLE "*" SMALL "+|" ANY TITLE "+" SMALL "*|\\p{N}" SLASHED, EVQ_PRETOKENIZER_TEKKEN},
+    {"[!\"#$%&'()*+,\\-./"
+     ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" TAIL,
+     EVQ_PRETOKENIZER_DEEPSEEK},
+    {"\\p{N}{1,3}", EVQ_PRETOKENIZER_NUMBERS},
+    {"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", EVQ_PRETOKENIZER_KANA},
 };
+
+/* Whether text is the pattern. A file can have a line end itself where the pattern has \\r or \\n.
+ */
+static bool is_pattern(const char *pattern, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const char *escaped = text[i] == '\r' ? "\\r" : text[i] == '\n' ? "\\n" : NULL;
+        if (escaped != NULL && strncmp(pattern, escaped, 2) == 0) {
+            pattern += 2;
+        } else if (*pattern == '\0' || *pattern++ != text[i]) {
+            return false;
+        }
+    }
+    return *pattern == '\0';
+}
 
 bool evq_pretokenizer_find(const char *pattern, size_t bytes, enum evq_pretokenizer_kind *ret_kind)
 {
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
-        if (strlen(patterns[i].pattern) == bytes &&
-            memcmp(patterns[i].pattern, pattern, bytes) == 0) {
+        if (is_pattern(patterns[i].pattern, pattern, bytes)) {
             *ret_kind = patterns[i].kind;
             return true;
         }
@@ -132,16 +162,22 @@ static text_at lines_end(text_at at, text_at end)
     return stop > at ? stop : spaces_end(at, end);
 }
 
-static text_at punctuation_end(text_at at, text_at end, bool marks)
+static text_at line_ends_end(text_at at, text_at end)
 {
-    at = run_end(at, end, EVQ_UNICODE_OTHER, marks, SIZE_MAX);
     while (at < end && (*at == '\r' || *at == '\n')) {
         at++;
     }
     return at;
 }
 
-static inline text_at next_words(text_at at, text_at end, size_t digits_max, bool marks)
+/* lines: line ends follow the punctuation. */
+static text_at punctuation_end(text_at at, text_at end, bool marks, bool lines)
+{
+    at = run_end(at, end, EVQ_UNICODE_OTHER, marks, SIZE_MAX);
+    return lines ? line_ends_end(at, end) : at;
+}
+
+static inline text_at next_words(text_at at, text_at end, size_t digits_max, bool marks, bool lines)
 {
     size_t length = 0;
     size_t after = 0;
@@ -169,12 +205,170 @@ static inline text_at next_words(text_at at, text_at end, size_t digits_max, boo
         return from; // There is only a mark, and no letter follows.
     }
     if (kind == EVQ_UNICODE_OTHER) {
-        return punctuation_end(from, end, marks);
+        return punctuation_end(from, end, marks, lines);
     }
     if (at[0] == ' ' && next == EVQ_UNICODE_OTHER && from < end) {
-        return punctuation_end(from, end, marks);
+        return punctuation_end(from, end, marks, lines);
     }
     return lines_end(at, end);
+}
+
+static bool is_small(unsigned flags) // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+{
+    return (flags & EVQ_UNICODE_MARK) != 0 ||
+           ((flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_LETTER && (flags & EVQ_UNICODE_UPPER) == 0);
+}
+
+static bool is_title(unsigned flags) // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+{
+    return (flags & EVQ_UNICODE_MARK) != 0 ||
+           ((flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_LETTER && (flags & EVQ_UNICODE_LOWER) == 0);
+}
+
+/* Matches TITLE*SMALL+, or TITLE+SMALL* if small is false, which is tried where the first matches
+ * nothing. NULL: no match. */
+static text_at cased_end(text_at at, text_at end, bool small)
+{
+    text_at stop = at;
+    text_at last = NULL; // Behind the last title character that is small as well.
+    size_t length = 0;
+
+    for (; stop < end; stop += length) {
+        const unsigned flags = evq_unicode_at(stop, &length);
+        if (!is_title(flags)) {
+            break;
+        }
+        last = is_small(flags) ? stop + length : last;
+    }
+    if (!small) {
+        return stop > at ? stop : NULL;
+    }
+    text_at low = stop;
+    while (low < end && is_small(evq_unicode_at(low, &length))) {
+        low += length;
+    }
+    return low > stop ? low : last;
+}
+
+/* O200K and TEKKEN. behind: a contraction such as 's belongs to the word before it. */
+static text_at next_cased(text_at at, text_at end, size_t digits_max, bool behind)
+{
+    size_t length = 0;
+    const unsigned kind = kind_at(at, false, &length);
+    text_at from = at + length;
+    const bool any =
+        (kind == EVQ_UNICODE_OTHER || kind == EVQ_UNICODE_SPACE) && at[0] != '\r' && at[0] != '\n';
+
+    if (kind == EVQ_UNICODE_NUMBER) {
+        return run_end(from, end, kind, false, digits_max - 1);
+    }
+    for (size_t small = 2; small-- > 0;) {
+        text_at word = any ? cased_end(from, end, small == 1) : NULL;
+        word = word != NULL ? word : cased_end(at, end, small == 1);
+        if (word != NULL) {
+            return behind && word < end && *word == '\'' ? word + contraction(word, end, true)
+                                                         : word;
+        }
+    }
+    if (kind == EVQ_UNICODE_OTHER ||
+        (at[0] == ' ' && from < end && kind_at(from, false, &length) == EVQ_UNICODE_OTHER)) {
+        at = run_end(from, end, EVQ_UNICODE_OTHER, false, SIZE_MAX);
+        while (at < end && (*at == '\r' || *at == '\n' || *at == '/')) {
+            at++;
+        }
+        return at;
+    }
+    return lines_end(at, end);
+}
+
+static text_at letters_end(text_at at, text_at end) // [\p{L}\p{M}]*
+{
+    return run_end(at, end, EVQ_UNICODE_LETTER, true, SIZE_MAX);
+}
+
+/* Matches one alternative of DEEPSEEK; NULL: no match. */
+static text_at deepseek_end(text_at at, text_at end)
+{
+    size_t length = 0;
+    size_t after = 0;
+    const unsigned flags = evq_unicode_at(at, &length);
+    const unsigned kind = flags & EVQ_UNICODE_KIND;
+    text_at from = at + length;
+    text_at stop = from;
+
+    if (at[0] < 0x80 && (flags & EVQ_UNICODE_SYMBOL) != 0) {
+        while (stop < end && (*stop | 0x20) >= 'a' && (*stop | 0x20) <= 'z') {
+            stop++;
+        }
+        if (stop > from) {
+            return stop;
+        }
+    }
+    if (kind == EVQ_UNICODE_LETTER || (flags & EVQ_UNICODE_MARK) != 0) {
+        return letters_end(from, end);
+    }
+    if ((flags & EVQ_UNICODE_SYMBOL) == 0 && at[0] != '\r' && at[0] != '\n') {
+        stop = letters_end(from, end);
+        if (stop > from) {
+            return stop;
+        }
+    }
+    stop = at[0] == ' ' ? from : at;
+    from = stop;
+    while (stop < end && (evq_unicode_at(stop, &after) & EVQ_UNICODE_SYMBOL) != 0) {
+        stop += after;
+    }
+    if (stop > from) {
+        return line_ends_end(stop, end);
+    }
+    return kind == EVQ_UNICODE_SPACE ? lines_end(at, end) : NULL;
+}
+
+static text_at next_deepseek(text_at at, text_at end)
+{
+    text_at match = deepseek_end(at, end);
+    size_t length = 0;
+
+    // What nothing matches is a piece up to the next match.
+    while (match == NULL && at < end) {
+        (void)evq_unicode_at(at, &length); // Only the length is needed.
+        at += length;
+        if (at < end && deepseek_end(at, end) != NULL) {
+            break;
+        }
+    }
+    return match != NULL ? match : at;
+}
+
+static text_at next_numbers(text_at at, text_at end)
+{
+    size_t length = 0;
+
+    if (kind_at(at, false, &length) == EVQ_UNICODE_NUMBER) {
+        return run_end(at, end, EVQ_UNICODE_NUMBER, false, 3);
+    }
+    while (at < end && kind_at(at, false, &length) != EVQ_UNICODE_NUMBER) {
+        at += length;
+    }
+    return at;
+}
+
+static bool is_kana(text_at at, size_t *ret_bytes)
+{
+    const uint32_t code = evq_utf8_code(at, ret_bytes);
+
+    return (code >= 0x4e00 && code <= 0x9fa5) || (code >= 0x3040 && code <= 0x30ff);
+}
+
+static text_at next_kana(text_at at, text_at end)
+{
+    size_t length = 0;
+    const bool kana = is_kana(at, &length);
+
+    do {
+        at += length;
+    } while (at < end && is_kana(at, &length) == kana);
+    return at;
 }
 
 /* A run of characters that have one of the flags, or of characters that have none. one: a character
@@ -246,11 +440,23 @@ size_t evq_pretokenizer_next(enum evq_pretokenizer_kind kind, const char *text, 
     case EVQ_PRETOKENIZER_GPT2:
         return (size_t)(next_gpt2(at, end) - at);
     case EVQ_PRETOKENIZER_LLAMA3:
-        return (size_t)(next_words(at, end, 3, false) - at);
+        return (size_t)(next_words(at, end, 3, false, true) - at);
     case EVQ_PRETOKENIZER_QWEN2:
-        return (size_t)(next_words(at, end, 1, false) - at);
+        return (size_t)(next_words(at, end, 1, false, true) - at);
     case EVQ_PRETOKENIZER_QWEN3_5:
-        return (size_t)(next_words(at, end, 1, true) - at);
+        return (size_t)(next_words(at, end, 1, true, true) - at);
+    case EVQ_PRETOKENIZER_SEED:
+        return (size_t)(next_words(at, end, 1, false, false) - at);
+    case EVQ_PRETOKENIZER_O200K:
+        return (size_t)(next_cased(at, end, 3, true) - at);
+    case EVQ_PRETOKENIZER_TEKKEN:
+        return (size_t)(next_cased(at, end, 1, false) - at);
+    case EVQ_PRETOKENIZER_DEEPSEEK:
+        return (size_t)(next_deepseek(at, end) - at);
+    case EVQ_PRETOKENIZER_NUMBERS:
+        return (size_t)(next_numbers(at, end) - at);
+    case EVQ_PRETOKENIZER_KANA:
+        return (size_t)(next_kana(at, end) - at);
     case EVQ_PRETOKENIZER_UNDERS:
         return (size_t)(next_under(at, end, true) - at);
     case EVQ_PRETOKENIZER_UNDER:

@@ -205,9 +205,9 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
             evq_tokenizer_text_shown(regex != NULL && regex->text.text != NULL ? regex->text : none,
                                      shown, sizeof(shown)));
     }
-    // The patterns leave nothing between matches, so both settings mean the same.
+    // Most patterns leave nothing between matches, so both settings mean the same.
     if (!(evq_json_tree_is(behavior, "Isolated") && !invert) &&
-        !(evq_json_tree_is(behavior, "Removed") && invert)) {
+        !(evq_json_tree_is(behavior, "Removed") && invert && scan < EVQ_PRETOKENIZER_DEEPSEEK)) {
         return evq_tokenizer_json_refuse(definition, err,
                                          "has a Split that does not keep each match by itself");
     }
