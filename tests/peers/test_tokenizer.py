@@ -31,7 +31,8 @@ import peers  # noqa: E402
 peers.needs("tokenizers")
 
 import make_tokenizers  # noqa: E402
-from tokenizers import Tokenizer  # noqa: E402
+import numpy  # noqa: E402
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
 SEED = int(os.environ.get("EVALQ_SEED") or random.randrange(1 << 30))
 BYTES = 10_500_000
@@ -193,6 +194,86 @@ class TokenForToken(unittest.TestCase):
         for directory in directories:
             with self.subTest(directory):
                 self.compare(directory, Tokenizer.from_file(os.path.join(directory, "tokenizer.json")), directory)
+
+
+class TokenFiles(unittest.TestCase):
+    """evalq.tokenize, for a Unigram tokenizer, which the worker refuses, and for one that it reads."""
+
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="evalq-token-files-")
+        self.addCleanup(directory.cleanup)
+        self.folder = directory.name
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def run_it(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", "evalq.tokenize", *words], capture_output=True, text=True, timeout=peers.DEADLINE,
+                              env={**os.environ, "PYTHONPATH": peers.PACKAGE}, cwd=self.folder, check=False)
+
+    def unigram(self) -> Tokenizer:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.train_from_iterator(make_tokenizers.SAMPLES, trainers.UnigramTrainer(
+            vocab_size=300, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False))
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
+        tokenizer.enable_truncation(5)  # It must not count.
+        tokenizer.save(self.path("tokenizer.json"))
+        tokenizer.no_truncation()
+        return tokenizer
+
+    def test_unigram(self) -> None:
+        tokenizer = self.unigram()
+        refused = subprocess.run([ENCODE, self.folder], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("type 'Unigram', expected BPE or WordPiece; 'python -m evalq.tokenize'", refused.stderr)
+        text = "\r\n".join(make_tokenizers.SAMPLES) * 3 + "\u2028\u0085"
+        with open(self.path("text"), "wb") as file:
+            file.write(text.encode() + b"\xff")
+        done = self.run_it(self.folder, "text", "out.npy")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        want = tokenizer.encode(text + "\ufffd", add_special_tokens=False).ids
+        self.assertEqual(numpy.load(self.path("out.npy")).tolist(), want)
+        self.assertEqual(done.stdout, f"{len(want)} tokens in out.npy\n")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["out.npy", "text", "tokenizer.json"])
+
+    def test_documents_of_json_lines(self) -> None:
+        tokenizer = self.unigram()
+        texts = ["one two", "three\u2028 four", "\r"]
+        with open(self.path("lines"), "w", encoding="utf-8") as file:
+            file.write("\n".join(json.dumps({"a": [0, {"b": text}]}, ensure_ascii=False) for text in texts) + "\n\n")
+        done = self.run_it("tokenizer.json", "lines", "out.npy", "--field", "a.1.b", "--end", "</s>", "--special")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        want = [token for text in texts for token in [*tokenizer.encode(text).ids, 2]]
+        self.assertEqual(numpy.load(self.path("out.npy")).tolist(), want)
+        for field, words in (("a.2.b", []), ("a.1", []), ("a.1.b.c", []), ("a.1.b", ["--end", "<none>"])):
+            done = self.run_it("tokenizer.json", "lines", "no.npy", "--field", field, *words)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (65, "", 1), done.stderr)
+            self.assertIn("'<none>' is not a token" if words else f"'lines', line 1: field '{field}' is not text", done.stderr)
+        self.assertFalse(os.path.exists(self.path("no.npy")))
+
+    def test_what_is_wrong_is_said_in_one_sentence(self) -> None:
+        with open(self.path("text"), "w", encoding="utf-8") as file:
+            file.write("{\n")
+        with open(self.path("empty"), "w", encoding="utf-8"):
+            pass
+        known = os.path.join(make_tokenizers.MADE, "gpt2")
+        for words, says in (((self.folder, "text", "o"), "tokenizer.json' does not exist"), (("text", "text", "o"), "'text': "),
+                            ((known, "none", "o"), "No such file"), ((known, "empty", "o"), "'empty' has no tokens"),
+                            ((known, "text", "o", "--field", "a"), "'text', line 1: "), ((known, "text"), "output"),
+                            ((known, "text", "none/o"), "none/o")):
+            done = self.run_it(*words)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (65, "", 1), done.stderr)
+            self.assertIn(says, done.stderr)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["empty", "text"])
+
+    def test_equals_the_worker(self) -> None:
+        known = os.path.join(make_tokenizers.MADE, "deepseek")
+        with open(self.path("text"), "w", encoding="utf-8", newline="") as file:
+            file.write("".join(make_tokenizers.SAMPLES))
+        self.assertEqual(self.run_it(known, "text", "out.npy").returncode, 0)
+        self.assertEqual(numpy.load(self.path("out.npy")).tolist(), ours(known, ["".join(make_tokenizers.SAMPLES).encode()], False)[0])
 
 
 CONFIGS: List[Tuple[str, Dict[str, Any], Dict[str, Any]]] = [  # Tokenizer, tokenizer_config.json, special_tokens_map.json.

@@ -110,7 +110,7 @@ static const struct {
     {ONLY(VOCAB ",\"merges\":[\"b a\"]"), EVQ_E_CORRUPT, "lacks what they make"},
     // Settings of the model.
     {BPE("\"type\":\"Unigram\""), EVQ_E_UNSUPPORTED,
-     "'Unigram', expected BPE or WordPiece; use pre-tokenised"},
+     "'Unigram', expected BPE or WordPiece; 'python -m evalq.tokenize' can"},
     {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", EVQ_E_UNSUPPORTED, "'Unigram'"},
     {ONLY(VOCAB "," MERGES ",\"type\":\"WordLevel\""), EVQ_E_UNSUPPORTED, "'WordLevel'"},
     {BPE("\"dropout\":0.1"), EVQ_E_UNSUPPORTED, "dropout"},

@@ -166,8 +166,9 @@ enum evq_status evq_tokenizer_json_refuse(const struct evq_tokenizer_json *defin
     (void)vsnprintf(what, sizeof(what), format, arguments);
     va_end(arguments);
     return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                         "'%s' %s; use pre-tokenised input (docs/tokenizers.md)", definition->path,
-                         what);
+                         "'%s' %s; 'python -m evalq.tokenize' can prepare tokens "
+                         "(docs/tokenizers.md)",
+                         definition->path, what);
 }
 
 enum evq_status evq_tokenizer_json_bad(const struct evq_tokenizer_json *definition,

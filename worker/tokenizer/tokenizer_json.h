@@ -120,7 +120,7 @@ enum evq_status evq_tokenizer_json_read(struct evq_tokenizer_json *definition,
 enum evq_status evq_tokenizer_json_check_text(const struct evq_buffer *file, const char *path,
                                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Makes the error "'PATH' <text>; give tokens instead of text" with EVQ_E_UNSUPPORTED. */
+/* Makes the error "'PATH' <text>", and how to do without, with EVQ_E_UNSUPPORTED. */
 enum evq_status evq_tokenizer_json_refuse(const struct evq_tokenizer_json *definition,
                                           struct evq_error *err, const char *format, ...)
     EVQ_PRINTF(3, 4);
