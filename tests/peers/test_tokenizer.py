@@ -276,6 +276,31 @@ class TokenFiles(unittest.TestCase):
         self.assertEqual(numpy.load(self.path("out.npy")).tolist(), ours(known, ["".join(make_tokenizers.SAMPLES).encode()], False)[0])
 
 
+class Classes(unittest.TestCase):
+    """What the tokenizer classes of Transformers 5 save, each with a small vocabulary: the settings are those of its families."""
+
+    def test_each_class_is_read(self) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            self.skipTest("transformers is not installed")
+        import transformers
+
+        for name, kind in (("BertTokenizer", "bert"), ("CohereTokenizer", "gpt2"), ("GPT2Tokenizer", "gpt2"), ("GPTNeoXTokenizer", "gpt2"),
+                           ("GemmaTokenizer", "llama2"), ("LlamaTokenizer", "llama2"), ("Qwen2Tokenizer", "qwen2"),
+                           ("RobertaTokenizer", "roberta")):
+            with self.subTest(name), tempfile.TemporaryDirectory() as directory:
+                with open(os.path.join(make_tokenizers.MADE, kind, "tokenizer.json"), encoding="utf-8") as file:
+                    model = json.load(file)["model"]
+                merges = {"merges": [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]} \
+                    if "merges" in model else {}
+                theirs = getattr(transformers, name)(vocab=model["vocab"], **merges)
+                theirs.save_pretrained(directory)
+                for special in (True, False):
+                    texts = make_tokenizers.awkward(SEED, 500, make_tokenizers.SAMPLES)
+                    for text, got in zip(texts, ours(directory, texts, special)):
+                        want = theirs.backend_tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=special).ids
+                        self.assertEqual(got, want, text)
+
+
 CONFIGS: List[Tuple[str, Dict[str, Any], Dict[str, Any]]] = [  # Tokenizer, tokenizer_config.json, special_tokens_map.json.
     ("gpt2", {"tokenizer_class": "GPT2Tokenizer"}, {}),
     ("gpt2", {"tokenizer_class": "GPT2TokenizerFast", "bos_token": None}, {}),
