@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import tempfile
 import unittest
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 from peers import DEADLINE, needs
 
-needs("torch", "transformers", "safetensors", "numpy")
+needs("torch", "transformers", "safetensors", "numpy", "accelerate", "tokenizers")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy  # noqa: E402
@@ -42,10 +43,32 @@ SHAPE: Dict[str, Any] = {
     "max_position_embeddings": 64,
     "num_labels": 5,
 }
+MODERN: Dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
 ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "bert": ("Bert", {}),
     "bert two labels": ("Bert", dict(num_labels=2, layer_norm_eps=1e-3)),
     "bert gelu_new, more types": ("Bert", dict(hidden_act="gelu_new", type_vocab_size=4)),
+    "roberta": ("Roberta", dict(max_position_embeddings=66)),
+    "roberta pad 0, relu": ("Roberta", dict(max_position_embeddings=65, pad_token_id=0, hidden_act="relu")),
+    "xlm-roberta": ("XLMRoberta", dict(max_position_embeddings=66, type_vocab_size=1)),
+    "camembert": ("Camembert", dict(max_position_embeddings=66, layer_norm_eps=1e-5)),
+    "modernbert": ("ModernBert", MODERN),
+    "modernbert mean": ("ModernBert", dict(**MODERN, classifier_pooling="mean", local_attention=11)),
+    "modernbert all biases": (
+        "ModernBert", dict(**MODERN, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, norm_eps=1e-3),
+    ),
+    "modernbert layers, other activations": (
+        "ModernBert",
+        dict(**MODERN, layer_types=["sliding_attention", "full_attention", "sliding_attention"], local_attention=2,
+             hidden_activation="silu", classifier_activation="relu"),
+    ),
+    "modernbert yarn, linear": (
+        "ModernBert",
+        dict(**MODERN, local_attention=20, rope_parameters={
+            "full_attention": {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+            "sliding_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+        }),
+    ),
 }
 SUITE = """
 roots: {{here: .}}
@@ -133,7 +156,7 @@ class Texts(Scenes):
             with self.subTest(name):
                 model = make(name)
                 model.save_pretrained(self.path("model"))
-                types = getattr(model.config, "type_vocab_size", 0)
+                types = model.config.type_vocab_size if ROWS[name][0] == "Bert" else 0
                 made = self.arrays(max(types, 1), model.config.num_labels)
                 words = {"input_ids": made["tokens"], "attention_mask": made["mask"]}
                 words.update({"token_type_ids": made["types"]} if types else {})
@@ -141,6 +164,91 @@ class Texts(Scenes):
                     logits = model.double()(**words).logits
                 found = self.metrics(SUITE.format(more=", types: types.npy" if types else ""))
                 self.agree(name, found, logits, made["labels"])
+
+
+GOOD, BAD = "good fine lovely superb Bright warm".split(), "bad awful Dull cold dreary grim".split()
+OTHERS = "the film a story was and it seemed, very; quite (almost) unaffable café naïve 12 1990s x".split()
+JSONL = """
+roots: {{here: .}}
+suites:
+  texts:
+    tasks:
+      - name: held
+        type: text_classification
+        data: {{format: jsonl, text: held.jsonl, template: "{{first}}", max_length: {length}{more}}}
+"""
+
+
+class Trained(Scenes):
+    """A Trainer's fine-tuning of a tiny BERT on texts, with a WordPiece tokenizer of its own."""
+
+    def examples(self, count: int, seed: int) -> List[Dict[str, Any]]:
+        draw = random.Random(seed)
+        made = []
+        for _ in range(count):
+            label = draw.randrange(2)
+            words = draw.choices(OTHERS, k=draw.randrange(30)) + draw.choices(GOOD if label else BAD, k=draw.randrange(1, 3))
+            draw.shuffle(words)
+            pair = " ".join(draw.choices(OTHERS, k=draw.randrange(12)))
+            made.append({"first": " ".join(words), "second": pair, "label": label})
+        return made
+
+    def tokenizer(self, texts: List[str]) -> transformers.PreTrainedTokenizerFast:
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.normalizer = normalizers.BertNormalizer()
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        made.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=260, special_tokens=special, show_progress=False))
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        return transformers.BertTokenizerFast(tokenizer_object=made, model_max_length=24)
+
+    def train(self, pairs: bool) -> transformers.Trainer:
+        learn, held = self.examples(128, SEED), self.examples(50, SEED + 1)
+        with open(self.path("held.jsonl"), "w", encoding="utf-8") as file:
+            file.write("".join(json.dumps(example, ensure_ascii=pairs) + "\n" for example in held))
+        tokenizer = self.tokenizer([example["first"] for example in learn])
+        torch.manual_seed(SEED)
+        shape = {**SHAPE, "vocab_size": len(tokenizer), "max_position_embeddings": 24, "num_labels": 2}
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(**shape))
+
+        def encode(examples: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+            """Batched, as the examples of Transformers do it. One at a time, an empty second text would make no pair."""
+            texts = [[example[key] for example in examples] for key in (("first", "second") if pairs else ("first",))]
+            made = tokenizer(*texts, truncation=True)
+            return [{**{key: made[key][i] for key in made}, "label": example["label"]} for i, example in enumerate(examples)]
+
+        settings = transformers.TrainingArguments(
+            self.path("out"), max_steps=48, save_steps=16, eval_strategy="steps", eval_steps=16, learning_rate=3e-3, report_to=[],
+            use_cpu=True, disable_tqdm=True, logging_strategy="no", per_device_train_batch_size=16, seed=SEED % 1000,
+        )
+        trainer = transformers.Trainer(
+            model, settings, train_dataset=encode(learn), eval_dataset=encode(held),
+            processing_class=tokenizer, data_collator=transformers.DataCollatorWithPadding(tokenizer),
+            compute_metrics=lambda guess: {"accuracy": float((guess.predictions.argmax(-1) == guess.label_ids).mean())},
+        )
+        trainer.train()
+        return trainer
+
+    def test_every_checkpoint_has_the_accuracy_of_evaluate(self) -> None:
+        for pairs in (False, True):
+            with self.subTest(pairs=pairs):
+                logged = [entry for entry in self.train(pairs).state.log_history if "eval_accuracy" in entry]
+                self.assertEqual([entry["step"] for entry in logged], [16, 32, 48])
+                for entry in logged:
+                    shutil.rmtree(self.path("model"), ignore_errors=True)
+                    shutil.copytree(self.path(f"out/checkpoint-{entry['step']}"), self.path("model"))
+                    found = self.metrics(JSONL.format(length=24, more=", pair_template: '{second}'" if pairs else ""))
+                    loss = found["cross_entropy"]
+                    print(f"  pairs {pairs}, step {entry['step']:2}  accuracy {found['accuracy']}  loss {loss:.7f} ({entry['eval_loss']:.7f})")
+                    self.assertEqual(found["accuracy"], entry["eval_accuracy"])
+                    # A Trainer adds up means of batches in fp32.
+                    self.assertTrue(abs(loss - entry["eval_loss"]) <= 2e-6 * loss, f"{loss} {entry}")
+                self.assertGreater(logged[-1]["eval_accuracy"], 0.6)  # It has learned.
+                shutil.rmtree(self.path("out"))
 
 
 if __name__ == "__main__":

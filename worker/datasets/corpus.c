@@ -21,6 +21,10 @@ static const char *const item_keys[] = {
 static const char *const array_keys[] = {"format", "tokens", "mask", "types",
                                          "labels", "limit",  NULL};
 
+static const char *const labelled_keys[] = {
+    "format",      "text",          "tokenizer",     "limit",      "template", "label",
+    "label_names", "label_names.#", "pair_template", "max_length", NULL};
+
 /* Whether the key is an entry of the list of choices: "choices.0". */
 static bool is_choice(const char *key)
 {
@@ -71,6 +75,14 @@ static enum evq_status read_numbers(const struct evq_task_config *task, struct n
                                           EVQ_TOKENIZER_IDS_MAX - 1, -1, &numbers->prefix, err);
 }
 
+static const char *const *known_keys(enum evq_corpus_kind kind, bool tokens)
+{
+    if (kind == EVQ_CORPUS_LABELS) {
+        return tokens ? array_keys : labelled_keys;
+    }
+    return tokens ? token_keys : kind == EVQ_CORPUS_DOCUMENTS ? document_keys : item_keys;
+}
+
 enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_corpus_kind kind,
                                  struct evq_error *err)
 {
@@ -88,12 +100,7 @@ enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_co
         return evq_error_set(err, EVQ_E_INVALID, "data: format is %s, but this task needs jsonl%s",
                              format, labels ? " or tokens" : "");
     }
-    enum evq_status status = check_keys(task,
-                                        tokens && labels ? array_keys
-                                        : tokens         ? token_keys
-                                        : documents      ? document_keys
-                                                         : item_keys,
-                                        err);
+    enum evq_status status = check_keys(task, known_keys(kind, tokens), err);
     if (status == EVQ_OK) {
         status = need_path(task, tokens ? "tokens" : "text", err);
     }
@@ -101,7 +108,7 @@ enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_co
         status = read_numbers(task, &numbers, err);
     }
     if (status == EVQ_OK && labels) {
-        return evq_labelled_check(task, err);
+        return tokens ? evq_labelled_tokens_check(task, err) : evq_labelled_text_check(task, err);
     }
     if (status != EVQ_OK || tokens) {
         return status;
@@ -191,7 +198,7 @@ static enum evq_status read_text(struct evq_corpus_build *build, struct evq_erro
     build->corpus->counted = true;
     evq_buffer_init(&build->joined, 0);
     status = source->kind == EVQ_CORPUS_DOCUMENTS ? evq_documents_read(build, err)
-             : source->kind == EVQ_CORPUS_LABELS  ? evq_labelled_read(build, err)
+             : source->kind == EVQ_CORPUS_LABELS  ? evq_labelled_text_read(build, err)
                                                   : evq_prompt_items_read(build, err);
     evq_buffer_free(&build->joined);
     evq_tokens_free(&build->context);
@@ -209,7 +216,7 @@ static enum evq_status read_files(struct evq_corpus_build *build, struct evq_err
     }
     const enum evq_status status =
         evq_corpus_needs_tokenizer(build->source->task) ? read_text(build, err)
-        : build->source->kind == EVQ_CORPUS_LABELS      ? evq_labelled_read(build, err)
+        : build->source->kind == EVQ_CORPUS_LABELS      ? evq_labelled_tokens_read(build, err)
                                                         : evq_corpus_read_tokens(build, err);
     for (size_t i = 0; i < EVQ_CORPUS_PATHS && status == EVQ_OK; i++) {
         note_file(corpus->paths[i], &after);
@@ -237,9 +244,10 @@ static enum evq_status fill(struct evq_corpus *corpus, const struct evq_corpus_s
         return status;
     }
     build.limit = numbers.limit;
-    corpus->prefix = numbers.prefix >= 0         ? (int32_t)numbers.prefix
-                     : source->tokenizer != NULL ? evq_tokenizer_prefix(source->tokenizer)
-                                                 : -1;
+    corpus->prefix = numbers.prefix >= 0 ? (int32_t)numbers.prefix
+                     : source->tokenizer != NULL && source->kind != EVQ_CORPUS_LABELS
+                         ? evq_tokenizer_prefix(source->tokenizer)
+                         : -1;
     corpus->key = make_key(corpus->arena, source);
     for (size_t i = 0; i < EVQ_CORPUS_PATHS; i++) {
         corpus->paths[i] =

@@ -73,12 +73,16 @@ enum evq_status evq_documents_check(const struct evq_task_config *task,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_prompt_items_read(struct evq_corpus_build *build,
                                       struct evq_error *err) EVQ_CHECK_RESULT; // For format jsonl.
-// For texts with labels, in both formats.
-enum evq_status evq_labelled_read(struct evq_corpus_build *build,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* Checks the options of evq_labelled_read(). EVQ_E_INVALID. */
-enum evq_status evq_labelled_check(const struct evq_task_config *task,
-                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* The readers of texts with labels, for formats jsonl and tokens, and the checks of their options.
+ */
+enum evq_status evq_labelled_text_read(struct evq_corpus_build *build,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_labelled_text_check(const struct evq_task_config *task,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_labelled_tokens_read(struct evq_corpus_build *build,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_labelled_tokens_check(const struct evq_task_config *task,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
 // For format tokens.
 enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build,
                                        struct evq_error *err) EVQ_CHECK_RESULT;

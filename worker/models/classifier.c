@@ -55,6 +55,14 @@ void evq_classifier_read(struct evq_model_config *config, struct evq_decoder *de
     }
 }
 
+void evq_classifier_read_texts(struct evq_model_config *config, struct evq_decoder *decoder)
+{
+    decoder->vocabulary = (int32_t)evq_model_config_integer(config, "vocab_size", 1, INT_MAX, 0);
+    decoder->context =
+        (int32_t)evq_model_config_integer(config, "max_position_embeddings", 1, 1 << 30, 0);
+    decoder->types = (int32_t)evq_model_config_integer(config, "type_vocab_size", 1, 1 << 20, 2);
+}
+
 void evq_classifier_read_encoder(struct evq_model_config *config, struct evq_decoder *decoder)
 {
     decoder->hidden = (int32_t)evq_model_config_integer(config, "hidden_size", 1, 1 << 20, 0);

@@ -6,6 +6,16 @@
 
 #include "worker/models/decoder.h"
 
+// Initialise the names that a family shares with BERT.
+#define EVQ_BERT_EMBEDDING                                                                         \
+    .embedding = "embeddings.word_embeddings", .positions = "embeddings.position_embeddings",      \
+    .types = "embeddings.token_type_embeddings", .embedding_norm = "embeddings.LayerNorm"
+#define EVQ_BERT_LAYER                                                                             \
+    .layer = "encoder.layer.", .query = "attention.self.query", .key = "attention.self.key",       \
+    .value = "attention.self.value", .attention_out = "attention.output.dense",                    \
+    .attention_sum_norm = "attention.output.LayerNorm", .up = "intermediate.dense",                \
+    .down = "output.dense", .mlp_sum_norm = "output.LayerNorm"
+
 /* Reads the number of classes, num_labels or that of id2label, and refuses other kinds of
  * problem_type. */
 void evq_classifier_read(struct evq_model_config *config, struct evq_decoder *decoder);
@@ -14,7 +24,10 @@ void evq_classifier_read(struct evq_model_config *config, struct evq_decoder *de
  * norms with biases, and the attention looks in both directions. */
 void evq_classifier_read_encoder(struct evq_model_config *config, struct evq_decoder *decoder);
 
-/* Keys of config.json that the two read, and those that every encoder of tokens may have,
+/* Reads the sizes of an encoder of texts: vocabulary, positions and types of tokens. */
+void evq_classifier_read_texts(struct evq_model_config *config, struct evq_decoder *decoder);
+
+/* Keys of config.json that these read, and those that every encoder of tokens may have,
  * NULL-terminated. */
 extern const char *const evq_classifier_keys[];
 

@@ -150,7 +150,7 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
                                 "number from 2 on",
                                 (int)shape->head_dim, (int)shape->rope->turned);
     }
-    if (!evq_model_config_flag(config, "is_causal", true)) {
+    if (!shape->both && !evq_model_config_flag(config, "is_causal", true)) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
                                 "is_causal is false, expected a causal decoder");
     }

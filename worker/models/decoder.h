@@ -100,6 +100,7 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     bool both;            // The attention looks in both directions.
     bool bare_first;      // The first layer has no norm before its attention.
     int32_t types;        // Types of tokens; 0: the model has none.
+    bool typeless;        // Every token has the type 0.
     int32_t first_place;  // The row of the table of positions for the first token.
     int32_t padding;      // A token that may not be in a text; -1 or, without classes, 0: none.
     int32_t classes;      // The head chooses one of so many classes; 0: it scores tokens.

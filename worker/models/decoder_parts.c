@@ -65,6 +65,12 @@ int32_t evq_decoder_add_matrix(struct evq_decoder_plan *plan, int32_t layer,
         rows += parts[i].rows;
     }
     const int32_t slot = evq_decoder_add_slot(plan, name, rows, columns);
+    if (rows == 1) { // A slot of one row is filled like a vector.
+        evq_decoder_want(plan,
+                         &(struct evq_wanted){
+                             .name = name, .slot = slot, .rows = columns, .shape = {1, columns}});
+        return slot;
+    }
     for (size_t i = 0, first = 0; i < count; first += (size_t)parts[i].rows, i++) {
         evq_decoder_want(plan, &(struct evq_wanted){.name = evq_decoder_tensor_name(
                                                         plan, layer, parts[i].name, "weight"),

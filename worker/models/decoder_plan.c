@@ -358,7 +358,7 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
     model->inputs = 1;
     model->outputs = shape->classes > 0 ? shape->classes : shape->vocabulary;
     model->vocabulary = shape->vocabulary;
-    model->types = shape->types;
+    model->types = shape->typeless ? 0 : shape->types;
     model->padding = shape->classes > 0 ? shape->padding : -1;
     model->context = shape->context;
     model->plan = (struct evq_plan){

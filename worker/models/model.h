@@ -53,7 +53,7 @@ struct evq_model {
     int32_t inputs;     // Values of a sample; 1 if the model reads tokens.
     int32_t outputs;    // Number of classes, of values, or of tokens in the vocabulary.
     int32_t vocabulary; // Number of tokens that the model reads; 0: it reads samples.
-    int32_t types;      // Number of their types; 0: there are none.
+    int32_t types;      // Number of their types; 0: it does not read them.
     int32_t padding;    // A token that may not be in a text; -1: there is none.
     int32_t context;    // Longest sequence of tokens; 0: the model reads samples.
     // An image goes through the model as a sequence of patches. channels 0: this is no such model.
@@ -107,6 +107,7 @@ extern const struct evq_model_family evq_model_llama;
 extern const struct evq_model_family evq_model_ministral3;
 extern const struct evq_model_family evq_model_mistral;
 extern const struct evq_model_family evq_model_mixtral;
+extern const struct evq_model_family evq_model_modernbert;
 extern const struct evq_model_family evq_model_olmo2;
 extern const struct evq_model_family evq_model_olmo3;
 extern const struct evq_model_family evq_model_olmoe;
@@ -114,6 +115,7 @@ extern const struct evq_model_family evq_model_phi3;
 extern const struct evq_model_family evq_model_qwen2;
 extern const struct evq_model_family evq_model_qwen3;
 extern const struct evq_model_family evq_model_qwen3_moe;
+extern const struct evq_model_family evq_model_roberta;
 extern const struct evq_model_family evq_model_seed_oss;
 extern const struct evq_model_family evq_model_smollm3;
 extern const struct evq_model_family evq_model_starcoder2;

@@ -101,7 +101,8 @@ enum evq_status evq_windows_of_texts(struct evq_windows *windows, struct evq_err
         if (text->count > windows->length_max) {
             return evq_error_set(err, EVQ_E_LIMIT,
                                  "item %zu of '%s' has %" PRId64
-                                 " tokens, but the model takes at most %d",
+                                 " tokens, but the model takes at most %d (data: {max_length: ...} "
+                                 "cuts texts as the tokenizer does)",
                                  i, corpus->name, text->count, (int)windows->length_max);
         }
         status = evq_windows_add(windows,

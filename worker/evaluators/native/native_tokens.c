@@ -21,6 +21,7 @@ struct packing {
     const struct evq_windows *windows;
     struct place *order;
     int32_t rows_max, scores_max;
+    bool typed;             // The model reads the types of tokens.
     struct evq_batch batch; // Its arrays are the ones below.
     int32_t *tokens, *types, *starts, *score_rows, *score_targets;
     int64_t *score_windows;
@@ -98,11 +99,13 @@ static enum evq_status check_texts(const struct evq_corpus *corpus, const struct
                                  (int)corpus->items[i].gold, (int)(model->outputs - 1));
         }
     }
-    for (size_t i = 0; i < corpus->types.count && model->types > 0; i++) {
-        if (corpus->types.ids[i] >= model->types) {
+    // A tokenizer may give types that the model does not read.
+    const int32_t types = model->types > 0 ? model->types : corpus->counted ? INT32_MAX : 1;
+    for (size_t i = 0; i < corpus->types.count; i++) {
+        if (corpus->types.ids[i] >= types) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "'%s' has a token of type %d, but the model's types end at %d",
-                                 corpus->name, (int)corpus->types.ids[i], (int)(model->types - 1));
+                                 corpus->name, (int)corpus->types.ids[i], (int)(types - 1));
         }
     }
     for (size_t i = 0; i < corpus->tokens.count && model->padding >= 0; i++) {
@@ -186,6 +189,7 @@ static enum evq_status load_model(struct evq_native_run *run, struct packing *pa
     const bool gpu = run->native->backend.module != NULL;
     const int32_t rows = gpu ? DEVICE_BATCH_ROWS : CPU_BATCH_ROWS;
 
+    packing->typed = model->types > 0;
     model->plan.length_max = longest;
     model->plan.rows_max = rows > longest ? rows : longest;
     const enum evq_status status = evq_native_load(run, model, longest, err);
@@ -240,7 +244,7 @@ static void pack_label(struct packing *packing, const struct evq_window *window,
 
     for (int32_t i = 0; i < window->length; i++) {
         packing->types[start + i] =
-            corpus->types.count > 0 ? corpus->types.ids[window->first + i] : 0;
+            packing->typed && corpus->types.count > 0 ? corpus->types.ids[window->first + i] : 0;
     }
     packing->score_rows[batch->scores] = start;
     packing->score_targets[batch->scores] = window->label;

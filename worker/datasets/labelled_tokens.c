@@ -14,7 +14,7 @@ struct arrays {
     int64_t length;
 };
 
-enum evq_status evq_labelled_check(const struct evq_task_config *task, struct evq_error *err)
+enum evq_status evq_labelled_tokens_check(const struct evq_task_config *task, struct evq_error *err)
 {
     return evq_corpus_option(task, "labels", "")[0] != '\0'
                ? EVQ_OK
@@ -120,7 +120,7 @@ static enum evq_status add_text(struct evq_corpus_build *build, const struct arr
     return status == EVQ_OK ? evq_corpus_add_item(build, 1, number, err) : status;
 }
 
-enum evq_status evq_labelled_read(struct evq_corpus_build *build, struct evq_error *err)
+enum evq_status evq_labelled_tokens_read(struct evq_corpus_build *build, struct evq_error *err)
 {
     struct arrays arrays = {.corpus = build->corpus};
     enum evq_status status = EVQ_OK;
