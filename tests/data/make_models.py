@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 
+import numpy
 import torch
 import transformers
 
@@ -68,22 +69,78 @@ MODELS = {
 }
 
 
+def randomize(model, seed, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        centre, spread = (1.0, 0.3) if parameter.dim() == 1 else (0.0, 0.3)
+        noise = torch.randn(parameter.shape, generator=generator) * spread + centre
+        parameter.data = noise.to(getattr(torch, dtype))
+    return generator
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    for extra in os.listdir(folder):
+        if extra not in ("config.json", "model.safetensors"):
+            os.unlink(os.path.join(folder, extra))
+    os.chmod(os.path.join(folder, "model.safetensors"), 0o644)
+
+
+SMALL = {key: value for key, value in NEOX.items() if key not in ENDS}
+CLASSIFIERS = {
+    "bert": ("Bert", dict(SMALL, num_labels=3, type_vocab_size=2, pad_token_id=0)),
+    "roberta": ("Roberta", dict(SMALL, num_labels=3, max_position_embeddings=26, pad_token_id=1, type_vocab_size=1)),
+    "modernbert": (
+        "ModernBert", dict(SMALL, num_labels=3, pad_token_id=0, local_attention=5, classifier_pooling="mean", **ENDS),
+    ),
+    "vit": ("ViT", dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_labels=3, image_size=[4, 6],
+                        patch_size=2, num_channels=2)),
+}
+
+
+def make_classifier(name, family, values):
+    """Beside the model: texts with padding behind them, or images, their labels, and the loss and hits of a float64 forward."""
+    folder = os.path.join(HERE, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    kind = "ImageClassification" if family == "ViT" else "SequenceClassification"
+    model = getattr(transformers, f"{family}For{kind}")(getattr(transformers, f"{family}Config")(**values)).eval()
+    randomize(model, len(name), "float32")
+    save(model, folder)
+    draw = numpy.random.default_rng(len(name))
+    labels = draw.integers(0, 3, 40)
+    arrays = {"labels": labels}
+    if family == "ViT":
+        arrays["inputs"] = draw.integers(0, 256, (40, 2, 4, 6), dtype=numpy.uint8)
+        words = {"pixel_values": torch.from_numpy(arrays["inputs"] * (2 / 255) - 1)}
+    else:
+        mask = (numpy.arange(24)[None] < draw.integers(1, 25, (40, 1))).astype(numpy.int64)
+        mask[0] = 1
+        arrays.update(tokens=draw.integers(3, VOCABULARY, (40, 24)) * mask, mask=mask)
+        if family == "Bert":
+            arrays["types"] = draw.integers(0, 2, (40, 24)) * mask
+        keys = {"tokens": "input_ids", "mask": "attention_mask", "types": "token_type_ids"}
+        words = {keys[key]: torch.from_numpy(value) for key, value in arrays.items() if key in keys}
+        if family == "Roberta":  # Its positions follow from the padding.
+            words["input_ids"] = torch.where(words["attention_mask"] == 0, 1, words["input_ids"])
+    with torch.no_grad():
+        logits = model.double()(**words).logits
+    wanted = torch.from_numpy(labels)
+    loss = torch.nn.functional.cross_entropy(logits, wanted).item()
+    hits = [(logits.topk(k).indices == wanted[:, None]).any(-1).sum().item() for k in (1, 2)]
+    for key, value in arrays.items():
+        numpy.save(os.path.join(folder, f"{key}.npy"), value.astype(numpy.uint8 if key == "inputs" else numpy.int32))
+    with open(os.path.join(folder, "expected.txt"), "w", encoding="ascii") as file:
+        file.write(f"{loss:.17g} {hits[0]} {hits[1]}\n")
+
+
 def make(name, family, values, dtype):
     folder = os.path.join(HERE, name)
     shutil.rmtree(folder, ignore_errors=True)
     config = getattr(transformers, f"{family}Config")(**values)
     kinds = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
     model = getattr(transformers, kinds.get(family, f"{family}ForCausalLM"))(config).eval()
-    generator = torch.Generator().manual_seed(len(name))
-    for parameter in model.parameters():
-        centre, spread = (1.0, 0.3) if parameter.dim() == 1 else (0.0, 0.3)
-        noise = torch.randn(parameter.shape, generator=generator) * spread + centre
-        parameter.data = noise.to(getattr(torch, dtype))
-    model.save_pretrained(folder)
-    for extra in os.listdir(folder):
-        if extra not in ("config.json", "model.safetensors"):
-            os.unlink(os.path.join(folder, extra))
-    os.chmod(os.path.join(folder, "model.safetensors"), 0o644)
+    generator = randomize(model, len(name), dtype)
+    save(model, folder)
     exact = model.double()
     exact.set_experts_implementation("eager")
     with open(os.path.join(folder, "expected.txt"), "w", encoding="ascii") as file:
@@ -97,5 +154,8 @@ def make(name, family, values, dtype):
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or MODELS:
-        make(name, *MODELS[name])
+    for name in sys.argv[1:] or [*MODELS, *CLASSIFIERS]:
+        if name in MODELS:
+            make(name, *MODELS[name])
+        else:
+            make_classifier(name, *CLASSIFIERS[name])

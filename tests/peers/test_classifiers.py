@@ -166,6 +166,59 @@ class Texts(Scenes):
                 self.agree(name, found, logits, made["labels"])
 
 
+VIT: Dict[str, Any] = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6, "num_labels": 5, "image_size": 12,
+    "patch_size": 4,
+}
+PICTURES: Dict[str, Dict[str, Any]] = {
+    "vit": {},
+    "vit without qkv_bias, relu": dict(qkv_bias=False, hidden_act="relu", layer_norm_eps=1e-3),
+    "vit gray, wide": dict(num_channels=1, image_size=[8, 15], patch_size=[4, 3]),
+    "vit with a rest": dict(image_size=14, num_labels=2),
+}
+IMAGES = """
+roots: {{here: .}}
+suites:
+  texts:
+    tasks:
+      - name: held
+        type: classification
+        top_k: 2
+        data: {{format: npy, inputs: images.npy, labels: labels.npy, {numbers}}}
+"""
+
+
+class Images(Scenes):
+    def test_every_option_is_within_a_millionth(self) -> None:
+        for name, more in PICTURES.items():
+            model = randomized(transformers.ViTForImageClassification(transformers.ViTConfig(**{**VIT, **more})))
+            channels = model.config.num_channels
+            sides = model.config.image_size
+            height, width = sides if isinstance(sides, (list, tuple)) else (sides, sides)
+            draw = numpy.random.default_rng(SEED)
+            pixels = draw.integers(0, 256, (500, height, width, channels), dtype=numpy.uint8)
+            labels = torch.from_numpy(draw.integers(0, model.config.num_labels, 500))
+            numpy.save(self.path("labels.npy"), labels.numpy())
+            model.save_pretrained(self.path("model"))
+            model = model.double()
+            mean, std = [0.485, 0.456, 0.406][:channels], [0.229, 0.224, 0.225][:channels]
+            for numbers, scale, shift in (
+                ("scale: 2/255, shift: -1", 2 / 255, [-1.0] * channels),
+                (f"scale: 1/255, mean: {mean}, std: {std}", [1 / 255 / s for s in std], [-m / s for m, s in zip(mean, std)]),
+            ):
+                wanted = torch.from_numpy(pixels * numpy.array(scale) + numpy.array(shift)).permute(0, 3, 1, 2)
+                with torch.no_grad():
+                    logits = model(pixel_values=wanted).logits
+                for order, array in (("last", pixels), ("first", numpy.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))):
+                    with self.subTest(name, channels=order, numbers=numbers):
+                        numpy.save(self.path("images.npy"), array)
+                        found = self.metrics(IMAGES.format(numbers=numbers))
+                        self.agree(f"{name}, {order}", found, logits, labels)
+                if channels == 1:
+                    numpy.save(self.path("images.npy"), pixels[..., 0])
+                    self.agree(f"{name}, no channels", self.metrics(IMAGES.format(numbers=numbers)), logits, labels)
+
+
 GOOD, BAD = "good fine lovely superb Bright warm".split(), "bad awful Dull cold dreary grim".split()
 OTHERS = "the film a story was and it seemed, very; quite (almost) unaffable café naïve 12 1990s x".split()
 JSONL = """

@@ -454,9 +454,9 @@ static void items_refuse_labels_of_another_file(void **state)
 /* The options as key=value; ... */
 static bool refused(void *context, const struct fixture_bad *row)
 {
-    static const char *const kinds[] = {"documents", "choices", "targets"};
+    static const char *const kinds[] = {"documents", "choices", "targets", "labels"};
     static const enum evq_corpus_kind known[] = {EVQ_CORPUS_DOCUMENTS, EVQ_CORPUS_CHOICES,
-                                                 EVQ_CORPUS_TARGETS};
+                                                 EVQ_CORPUS_TARGETS, EVQ_CORPUS_LABELS};
     struct fixture *fx = context;
     const char *options[2 * PAIRS_MAX] = {NULL};
     char words[1024];

@@ -1,6 +1,7 @@
 #include "worker/datasets/dataset.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +14,10 @@ static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &ev
 #define FORMAT_COUNT     (sizeof(formats) / sizeof(formats[0]))
 #define HASHES_BYTES_MAX ((size_t)64 << 20) // 8 million samples.
 
-static const char *const option_keys[] = {"format", "inputs", "labels", "targets",
-                                          "scale",  "shift",  "limit",  NULL};
+static const char *const option_keys[] = {"format", "inputs", "labels", "targets", "scale", "shift",
+                                          "limit",  "mean",   "mean.#", "std",     "std.#", NULL};
+
+static const char *const channel_lists[] = {"mean", "std"};
 
 struct paths { // Paths in the arena of the caller.
     const struct evq_dataset_format *format;
@@ -77,9 +80,23 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
 static const char *make_key(struct evq_arena *arena, const struct evq_task_config *task,
                             enum evq_answer_kind kind, const struct paths *paths)
 {
-    return evq_arena_printf(arena, "%s\n%d\n%s\n%s\n%s\n%s\n%s", paths->format->name, (int)kind,
-                            paths->inputs, paths->answers, option(task, "scale", ""),
-                            option(task, "shift", ""), option(task, "limit", ""));
+    const char *key =
+        evq_arena_printf(arena, "%s\n%d\n%s\n%s\n%s\n%s\n%s", paths->format->name, (int)kind,
+                         paths->inputs, paths->answers, option(task, "scale", ""),
+                         option(task, "shift", ""), option(task, "limit", ""));
+    const char *name = NULL;
+    size_t bytes = 0;
+
+    for (size_t list = 0; list < 2; list++) {
+        for (size_t i = 0;
+             key != NULL && evq_task_options_item(task->data, task->data_count, channel_lists[list],
+                                                  i, &name, &bytes);
+             i++) {
+            key =
+                evq_arena_printf(arena, "%s\n%s %.*s", key, channel_lists[list], (int)bytes, name);
+        }
+    }
+    return key;
 }
 
 static bool is_integer(enum evq_dtype dtype)
@@ -155,12 +172,15 @@ static enum evq_status make_digest(struct evq_dataset *dataset, struct evq_error
 {
     XXH3_state_t *state = XXH3_createState();
     const float numbers[2] = {dataset->scale, dataset->shift};
+    const size_t channels = (size_t)dataset->channels;
 
     if (state == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "digest of '%s'", dataset->inputs_name);
     }
     (void)XXH3_128bits_reset(state); // This fails only for a NULL state.
     (void)XXH3_128bits_update(state, numbers, sizeof(numbers));
+    (void)XXH3_128bits_update(state, dataset->mean, channels * sizeof(*dataset->mean));
+    (void)XXH3_128bits_update(state, dataset->std, channels * sizeof(*dataset->std));
     hash_array(state, &dataset->inputs, dataset->count);
     hash_array(state, &dataset->answers, dataset->count);
     XXH128_canonical_t canonical;
@@ -211,7 +231,61 @@ static enum evq_status read_arrays(struct evq_dataset *dataset, const struct pat
 struct numbers {
     double scale, shift;
     int64_t limit;
+    int32_t channels;
+    double mean[EVQ_DATASET_CHANNELS_MAX], std[EVQ_DATASET_CHANNELS_MAX];
 };
+
+/* Reads a list of one number for each channel. */
+static enum evq_status read_channels(const struct evq_task_config *task, const char *key,
+                                     double values[EVQ_DATASET_CHANNELS_MAX], int32_t *ret_count,
+                                     struct evq_error *err)
+{
+    const char *text = NULL;
+    char number[64];
+    size_t bytes = 0;
+    size_t count = 0;
+
+    for (; evq_task_options_item(task->data, task->data_count, key, count, &text, &bytes);
+         count++) {
+        if (count == EVQ_DATASET_CHANNELS_MAX) {
+            return evq_error_set(err, EVQ_E_LIMIT, "data: %s has more than %d values", key,
+                                 EVQ_DATASET_CHANNELS_MAX);
+        }
+        (void)snprintf(number, sizeof(number), "%.*s", (int)bytes, text);
+        const struct evq_pair one = {key, number};
+        const enum evq_status status =
+            evq_task_options_number(&one, 1, key, "data", 0.0, &values[count], err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    *ret_count = (int32_t)count;
+    return EVQ_OK;
+}
+
+static enum evq_status read_mean_std(const struct evq_task_config *task, struct numbers *numbers,
+                                     struct evq_error *err)
+{
+    int32_t stds = 0;
+
+    enum evq_status status = read_channels(task, "mean", numbers->mean, &numbers->channels, err);
+    if (status == EVQ_OK) {
+        status = read_channels(task, "std", numbers->std, &stds, err);
+    }
+    if (status == EVQ_OK && stds != numbers->channels) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "data: mean has %d values and std has %d, expected one of both for "
+                             "each channel",
+                             (int)numbers->channels, (int)stds);
+    }
+    for (int32_t i = 0; i < stds && status == EVQ_OK; i++) {
+        if (!(numbers->std[i] > 0.0)) {
+            status = evq_error_set(err, EVQ_E_INVALID, "data: std is %g, expected above 0",
+                                   numbers->std[i]);
+        }
+    }
+    return status;
+}
 
 static enum evq_status read_numbers(const struct evq_task_config *task, struct numbers *numbers,
                                     struct evq_error *err)
@@ -226,7 +300,7 @@ static enum evq_status read_numbers(const struct evq_task_config *task, struct n
         status = evq_task_options_integer(task->data, task->data_count, "limit", "data", 1,
                                           INT64_MAX, INT64_MAX, &numbers->limit, err);
     }
-    return status;
+    return status == EVQ_OK ? read_mean_std(task, numbers, err) : status;
 }
 
 enum evq_status evq_dataset_check(const struct evq_task_config *task, enum evq_answer_kind kind,
@@ -251,7 +325,7 @@ static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_c
                             const char *directory, struct evq_error *err)
 {
     struct paths paths = {0};
-    struct numbers numbers = {1.0, 0.0, 0};
+    struct numbers numbers = {.scale = 1.0};
 
     enum evq_status status =
         find_paths(dataset->arena, task, dataset->kind, directory, &paths, err);
@@ -263,6 +337,11 @@ static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_c
     }
     dataset->scale = (float)numbers.scale;
     dataset->shift = (float)numbers.shift;
+    dataset->channels = numbers.channels;
+    for (int32_t i = 0; i < numbers.channels; i++) {
+        dataset->mean[i] = (float)numbers.mean[i];
+        dataset->std[i] = (float)numbers.std[i];
+    }
     dataset->key = make_key(dataset->arena, task, dataset->kind, &paths);
     dataset->inputs_name = paths.inputs;
     dataset->answers_name = paths.answers;
@@ -373,67 +452,4 @@ enum evq_status evq_dataset_check_labels(const struct evq_dataset *dataset, int3
                          "sample %" PRId64 " of '%s' has label %" PRId64 ", expected 0 to %d",
                          least < 0 ? dataset->label_min_at : dataset->label_max_at,
                          dataset->answers_name, least < 0 ? least : most, (int)(classes - 1));
-}
-
-#define CONVERT_ROW(type)                                                                          \
-    for (size_t c = 0; c < columns; c++) {                                                         \
-        out[c] = (float)((const type *)array->data)[at + c] * scale + shift;                       \
-    }                                                                                              \
-    break
-
-static void convert_row(const struct evq_array *array, int64_t sample, size_t columns, float scale,
-                        float shift, float *out)
-{
-    const size_t at = (size_t)sample * columns;
-
-    switch (array->dtype) {
-    case EVQ_DTYPE_U8:
-        CONVERT_ROW(uint8_t);
-    case EVQ_DTYPE_I8:
-        CONVERT_ROW(int8_t);
-    case EVQ_DTYPE_U16:
-        CONVERT_ROW(uint16_t);
-    case EVQ_DTYPE_I16:
-        CONVERT_ROW(int16_t);
-    case EVQ_DTYPE_U32:
-        CONVERT_ROW(uint32_t);
-    case EVQ_DTYPE_I32:
-        CONVERT_ROW(int32_t);
-    case EVQ_DTYPE_I64:
-        CONVERT_ROW(int64_t);
-    case EVQ_DTYPE_F64:
-        CONVERT_ROW(double);
-    default:
-        CONVERT_ROW(float);
-    }
-}
-
-void evq_dataset_inputs(const struct evq_dataset *dataset, int64_t first, int64_t stride,
-                        int32_t rows, float *out)
-{
-    const size_t columns = (size_t)dataset->columns;
-
-    for (int32_t r = 0; r < rows; r++) {
-        convert_row(&dataset->inputs, first + r * stride, columns, dataset->scale, dataset->shift,
-                    out + (size_t)r * columns);
-    }
-}
-
-void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_t stride,
-                        int32_t rows, int32_t *out)
-{
-    for (int32_t r = 0; r < rows; r++) {
-        out[r] = (int32_t)evq_array_integer(&dataset->answers, first + r * stride);
-    }
-}
-
-void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64_t stride,
-                         int32_t rows, float *out)
-{
-    const size_t columns = (size_t)dataset->answer_columns;
-
-    for (int32_t r = 0; r < rows; r++) {
-        convert_row(&dataset->answers, first + r * stride, columns, 1.0f, 0.0f,
-                    out + (size_t)r * columns);
-    }
 }

@@ -23,6 +23,8 @@ struct evq_dataset_format {
 extern const struct evq_dataset_format evq_dataset_idx;
 extern const struct evq_dataset_format evq_dataset_npy;
 
+#define EVQ_DATASET_CHANNELS_MAX 16
+
 struct evq_dataset {
     // Owns this struct, the names and the key. evq_dataset_free() frees the arrays.
     struct evq_arena *arena;
@@ -32,10 +34,13 @@ struct evq_dataset {
     struct evq_array inputs;
     struct evq_array answers;
     enum evq_answer_kind kind;
-    int64_t count;                      // Samples after `limit` was applied.
-    int32_t columns;                    // Inputs of one sample.
-    int32_t answer_columns;             // 1 for labels.
-    float scale, shift;                 // input = stored * scale + shift.
+    int64_t count;          // Samples after `limit` was applied.
+    int32_t columns;        // Inputs of one sample.
+    int32_t answer_columns; // 1 for labels.
+    float scale, shift;     // input = stored * scale + shift.
+    // For models of images: their inputs are (input - mean) / std of the channel. 0: as they are.
+    int32_t channels;
+    float mean[EVQ_DATASET_CHANNELS_MAX], std[EVQ_DATASET_CHANNELS_MAX];
     int64_t label_min_at, label_max_at; // The samples with the smallest and the largest label.
     char digest[33];                    // XXH3-128 of the used samples and of what changes them.
     uint64_t *sample_hashes;            // See evq_dataset_hash(); 0: not computed yet.
@@ -43,7 +48,7 @@ struct evq_dataset {
 
 /*
  * Opens what the task's `data` options name: format, inputs, labels or targets (paths), scale,
- * shift, limit. Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
+ * shift, mean, std, limit. Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
  * EVQ_E_UNSUPPORTED, EVQ_E_LIMIT, EVQ_E_NOT_FOUND, EVQ_E_IO: the message names the file and the
  * fault.
  */

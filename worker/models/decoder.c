@@ -188,7 +188,8 @@ static enum evq_status check_request(const struct evq_model_family *family,
         return evq_error_set(err, EVQ_E_INVALID,
                              classifies
                                  ? "a %s model chooses a class, but this task needs another model "
-                                   "(expected a task of type text_classification)"
+                                   "(expected a task of type text_classification or, for images, "
+                                   "classification)"
                                  : "a %s model scores tokens, but this task needs a model of "
                                    "samples (expected a task such as perplexity, or model: "
                                    "{family: mlp})",

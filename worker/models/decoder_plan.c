@@ -5,6 +5,7 @@
 #include "worker/models/classifier_head.h"
 #include "worker/models/decoder_experts.h"
 #include "worker/models/decoder_parts.h"
+#include "worker/models/patch_embedding.h"
 
 #define LAYER_OPS    18
 #define LAYER_SLOTS  16
@@ -316,7 +317,7 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
         plan->failed = true;
         return NULL;
     }
-    columns[TOKENS] = 1;
+    columns[TOKENS] = shape->patches.channels > 0 ? evq_patches_values(&shape->patches) : 1;
     columns[STREAM] = columns[NORMED] = shape->hidden;
     columns[ASIDE] = shape->parallel && names->mlp_norm != NULL ? shape->hidden : 1;
     columns[BRANCH] = branches ? shape->hidden : 1;
@@ -327,6 +328,22 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     columns[GATED] = shape->gated && !sparse ? shape->inner : 1;
     evq_classifier_columns(shape, columns + POOLED);
     return columns;
+}
+
+static void set_sizes(const struct evq_decoder *shape, struct evq_model *model)
+{
+    if (shape->patches.channels > 0) {
+        model->patches = shape->patches;
+        model->inputs = shape->patches.channels * shape->patches.height * shape->patches.width;
+        model->outputs = shape->classes;
+        return;
+    }
+    model->inputs = 1;
+    model->outputs = shape->classes > 0 ? shape->classes : shape->vocabulary;
+    model->vocabulary = shape->vocabulary;
+    model->types = shape->typeless ? 0 : shape->types;
+    model->padding = shape->classes > 0 ? shape->padding : -1;
+    model->context = shape->context;
 }
 
 enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_model *model,
@@ -347,7 +364,11 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
     if (plan->ops == NULL || plan->slots == NULL || plan->wanted == NULL || columns == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);
     }
-    add_embedding(plan);
+    if (shape->patches.channels > 0) {
+        evq_patch_embedding_add(plan, TOKENS, STREAM);
+    } else {
+        add_embedding(plan);
+    }
     for (int32_t layer = 0; layer < shape->layers; layer++) {
         add_layer(plan, layer);
     }
@@ -355,12 +376,7 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
     if (plan->failed) {
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);
     }
-    model->inputs = 1;
-    model->outputs = shape->classes > 0 ? shape->classes : shape->vocabulary;
-    model->vocabulary = shape->vocabulary;
-    model->types = shape->typeless ? 0 : shape->types;
-    model->padding = shape->classes > 0 ? shape->padding : -1;
-    model->context = shape->context;
+    set_sizes(shape, model);
     model->plan = (struct evq_plan){
         .ops = plan->ops,
         .op_count = plan->op_count,

@@ -34,6 +34,16 @@ struct evq_patches { // An image, and the patches that it is divided into, row b
     int32_t patch_height, patch_width;
 };
 
+static inline int32_t evq_patches_values(const struct evq_patches *patches)
+{
+    return patches->channels * patches->patch_height * patches->patch_width;
+}
+
+static inline int32_t evq_patches_count(const struct evq_patches *patches)
+{
+    return (patches->height / patches->patch_height) * (patches->width / patches->patch_width);
+}
+
 struct evq_model {
     struct evq_arena *arena; // Owns this struct and everything it points to, except the tensors.
     const char *family;
@@ -119,6 +129,7 @@ extern const struct evq_model_family evq_model_roberta;
 extern const struct evq_model_family evq_model_seed_oss;
 extern const struct evq_model_family evq_model_smollm3;
 extern const struct evq_model_family evq_model_starcoder2;
+extern const struct evq_model_family evq_model_vit;
 
 /*
  * The family is the option `family`; otherwise the one that config.json beside the weights names;

@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include "shared/base/clock.h"
+#include "worker/evaluators/native/native_images.h"
 
 #define BATCH_ROWS_MAX   8192
 #define BATCH_INPUTS_MAX ((int64_t)1 << 24) // Values; this is 64 MiB.
 #define BATCH_ROWS_STEP  256
+#define IMAGE_ROWS       2048 // Patches of the images of a batch.
 
 struct wanted { // The data set that a task needs.
     const struct evq_task_config *config;
@@ -67,6 +69,41 @@ static int32_t batch_rows(const struct evq_dataset *dataset)
     return fitting < BATCH_ROWS_MAX ? (int32_t)fitting : BATCH_ROWS_MAX;
 }
 
+/* Rows of the plan that a sample takes. */
+static int32_t rows_of_sample(const struct evq_model *model)
+{
+    return model->patches.channels > 0 ? 1 + evq_patches_count(&model->patches) : 1;
+}
+
+/* Checks that the model reads the samples, and sizes the batches of a model of images. */
+static enum evq_status check_model(struct evq_model *model, const struct evq_dataset *dataset,
+                                   struct evq_error *err)
+{
+    const int32_t rows = rows_of_sample(model);
+    const int32_t samples = IMAGE_ROWS / rows > 0 ? IMAGE_ROWS / rows : 1;
+
+    if (model->context > 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "a %s model reads texts, expected a task of type text_classification",
+                             model->family);
+    }
+    if (model->patches.channels > 0) {
+        model->plan.length_max = rows;
+        model->plan.rows_max = samples * rows;
+        return evq_native_images_check(dataset, &model->patches, err);
+    }
+    if (dataset->channels > 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "data: mean and std are for models of images, not for %s",
+                             model->family);
+    }
+    return model->inputs == dataset->columns
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_INVALID,
+                               "the model takes %d inputs, but a sample of '%s' has %d values",
+                               (int)model->inputs, dataset->inputs_name, (int)dataset->columns);
+}
+
 static enum evq_status build_model(struct evq_native_run *run, const struct evq_dataset *dataset,
                                    struct evq_model **ret_model, struct evq_error *err)
 {
@@ -78,10 +115,8 @@ static enum evq_status build_model(struct evq_native_run *run, const struct evq_
     if (status == EVQ_OK) {
         status = evq_model_build(&request, &model, err);
     }
-    if (status == EVQ_OK && model->inputs != dataset->columns) {
-        status = evq_error_set(err, EVQ_E_INVALID,
-                               "the model takes %d inputs, but a sample of '%s' has %d values",
-                               (int)model->inputs, dataset->inputs_name, (int)dataset->columns);
+    if (status == EVQ_OK) {
+        status = check_model(model, dataset, err);
     }
     if (status == EVQ_OK) {
         status = run->task->samples->check(dataset, model->outputs, err);
@@ -120,6 +155,8 @@ struct batch { // The answers of a batch, and its results.
     int32_t *labels;
     float *targets;
     struct evq_row_result *results;
+    int32_t step;                    // Rows of the plan that a sample takes.
+    struct evq_native_images images; // For a model of images.
 };
 
 static enum evq_status batch_alloc(struct batch *batch, size_t rows, struct evq_error *err)
@@ -139,6 +176,7 @@ static enum evq_status batch_alloc(struct batch *batch, size_t rows, struct evq_
 
 static void batch_free(struct batch *batch)
 {
+    evq_native_images_free(&batch->images);
     free(batch->labels);
     free(batch->targets);
     free(batch->results);
@@ -150,8 +188,20 @@ static enum evq_status make_room(struct evq_native_run *run, struct batch *batch
                                  struct evq_error *err)
 {
     const size_t columns = (size_t)batch->dataset->columns;
-    enum evq_status status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+    const struct evq_model *model = run->native->model;
+    enum evq_status status = EVQ_OK;
 
+    batch->step = rows_of_sample(model);
+    if (model->patches.channels > 0) {
+        const int32_t samples = run->rows / batch->step;
+        status = grow_inputs(run->native, (size_t)samples * columns, err);
+        if (status == EVQ_OK) {
+            status = evq_native_images_open(&batch->images, batch->dataset, &model->patches,
+                                            samples, err);
+        }
+        return status == EVQ_OK ? batch_alloc(batch, (size_t)samples, err) : status;
+    }
+    status = grow_inputs(run->native, (size_t)run->rows * columns, err);
     if (status == EVQ_E_NOMEM) {
         evq_loader_drop(run->native->loader);
         status = grow_inputs(run->native, (size_t)run->rows * columns, err);
@@ -169,18 +219,21 @@ static enum evq_status run_batch(struct evq_native_run *run, const struct batch 
                                  struct evq_task_sum *sums, struct evq_error *err)
 {
     struct evq_native *native = run->native;
-    const struct evq_batch request = {.rows = rows,
-                                      .inputs = native->inputs,
-                                      .labels = batch->labels,
-                                      .targets = batch->targets,
-                                      .tell = evq_native_tell,
-                                      .listener = run};
+    struct evq_batch request = {.rows = rows,
+                                .inputs = native->inputs,
+                                .labels = batch->labels,
+                                .targets = batch->targets,
+                                .tell = evq_native_tell,
+                                .listener = run};
 
     evq_dataset_inputs(batch->dataset, first, stride, rows, native->inputs);
     if (batch->labels != NULL) {
         evq_dataset_labels(batch->dataset, first, stride, rows, batch->labels);
     } else {
         evq_dataset_targets(batch->dataset, first, stride, rows, batch->targets);
+    }
+    if (batch->images.length > 0) {
+        evq_native_images_batch(&batch->images, native->inputs, rows, batch->labels, &request);
     }
     const enum evq_status status =
         native->backend.ops->exec(native->state, &request, batch->results, err);
@@ -207,11 +260,12 @@ static enum evq_status run_batches(struct evq_native_run *run, struct evq_datase
     run->total = total;
     enum evq_status status = make_room(run, &batch, err);
     for (int64_t done = 0; done < total && status == EVQ_OK;) {
-        const int32_t rows = total - done < run->rows ? (int32_t)(total - done) : run->rows;
+        const int32_t most = run->rows / batch.step;
+        const int32_t rows = total - done < most ? (int32_t)(total - done) : most;
         run->done = done;
         status = run_batch(run, &batch, start + done * stride, stride, rows, sums, err);
         if (status == EVQ_E_NOMEM) { // The same rows are run again in smaller batches.
-            status = evq_native_shrink(run, BATCH_ROWS_STEP, err);
+            status = evq_native_shrink(run, batch.step > 1 ? batch.step : BATCH_ROWS_STEP, err);
         } else if (status == EVQ_OK) {
             done += rows;
             status = evq_native_progress(run, "", done, total);
@@ -233,7 +287,8 @@ enum evq_status evq_native_rows(struct evq_native_run *run, struct evq_task_sum 
         status = build_model(run, dataset, &model, err);
     }
     if (status == EVQ_OK) {
-        status = evq_native_load(run, model, BATCH_ROWS_STEP, err);
+        const int32_t rows = rows_of_sample(model);
+        status = evq_native_load(run, model, rows > 1 ? rows : BATCH_ROWS_STEP, err);
     }
     run->loaded_us = evq_clock_mono_us();
     return status == EVQ_OK ? run_batches(run, dataset, sums, err) : status;
