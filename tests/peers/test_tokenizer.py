@@ -196,6 +196,33 @@ class TokenForToken(unittest.TestCase):
                 self.compare(directory, Tokenizer.from_file(os.path.join(directory, "tokenizer.json")), directory)
 
 
+class EveryCharacter(unittest.TestCase):
+    """Each character between letters and behind a space, through each normalizer and BertPreTokenizer."""
+
+    TEXTS = [f"a{chr(c)}b {chr(c)}" for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+    def compare(self, tokenizer: Tokenizer) -> None:
+        with tempfile.TemporaryDirectory(prefix="evalq-characters-") as directory:
+            tokenizer.save(os.path.join(directory, "tokenizer.json"))
+            for text, got in zip(self.TEXTS, ours(directory, [text.encode() for text in self.TEXTS], False)):
+                if got != tokenizer.encode(text).ids:
+                    self.fail(f"{text!r}: {got}")
+
+    def test_normalizers(self) -> None:
+        letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+        for normalizer in (normalizers.BertNormalizer(), normalizers.BertNormalizer(lowercase=False), normalizers.Lowercase(),
+                           normalizers.StripAccents(), normalizers.NFC(), normalizers.NFD()):
+            with self.subTest(normalizer):
+                tokenizer = Tokenizer(models.BPE(letters, []))  # Its tokens are the bytes of the normalized text.
+                tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.ByteLevel(add_prefix_space=False)
+                self.compare(tokenizer)
+
+    def test_pre_tokenizer(self) -> None:
+        tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self.compare(tokenizer)
+
+
 class TokenFiles(unittest.TestCase):
     """evalq.tokenize, for a Unigram tokenizer, which the worker refuses, and for one that it reads."""
 
