@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import sys
 import time
 import unittest
+from typing import Dict
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
@@ -108,6 +110,37 @@ suites:
             self.assertTrue(client.wait(DEADLINE))
             ends = {result.step: (result.state, result.reason) for result in client.results() if result.is_end}
         self.assertEqual(ends, dict.fromkeys((1, 2, 3), ("done", "")))
+
+    def test_evaluates_the_variant_that_was_submitted(self) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        self.task()
+        self.scene.start_worker()
+        folders = [self.checkpoint(1), self.checkpoint(2)]
+        regular, ema = [load_file(os.path.join(folder, "model.safetensors")) for folder in folders]
+        shutil.copytree(folders[0], plain := os.path.join(self.scene.out, "plain"))
+        os.remove(os.path.join(folders[0], "model.safetensors"))
+        torch.save({"state_dict": regular, "ema_state_dict": ema}, os.path.join(folders[0], "pytorch_model.bin"))
+        with self.scene.client("variants", raise_errors=True) as client:
+            client.submit(folders[0], step=1, variant="ema", suites="lm,other")
+            client.submit(folders[1], step=2, variant="ema", suites="other")  # It holds no other weights.
+            self.assertTrue(client.wait(DEADLINE))
+            client.submit(folders[1], step=2, suites="lm")
+            client.submit(plain, step=3, suites="lm")
+            self.assertTrue(client.wait(DEADLINE))
+            found: Dict[int, Dict[str, float]] = {1: {}, 2: {}, 3: {}}
+            for result in client.results():
+                if result.is_end and (result.step, result.suite) == (1, "other"):
+                    self.assertEqual(result.state, "dead")
+                    self.assertIn("variant 'ema' needs --model hf or", result.reason)
+                elif result.is_end:
+                    self.assertEqual(result.state, "done", result.reason)
+                elif result.suite == "lm":
+                    found[result.step][result.metric] = result.value
+        self.assertIn("acc,none", found[1])
+        self.assertEqual(found[1], found[2])
+        self.assertNotEqual(found[1], found[3])  # The regular weights have other metrics.
 
     def test_gives_what_the_harness_gives(self) -> None:
         self.gives_what_the_harness_gives("lm")

@@ -32,6 +32,7 @@ from ._harness_samples import kept, of_lm_eval
 from ._program_module import quietly, refuse
 from ._evaluation import Checkpoint, Metrics, Report, Task
 from ._serving import serve
+from ._checkpoint.safetensors import safetensors_files
 from ._checkpoint.weights import load_into
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
@@ -134,7 +135,22 @@ class Harness:
             "device": options.device or (None if options.model == "evalq" else _default_device()),
         }
         self._lm = registry.get_model(options.model).create_from_arg_obj(arguments, more)
+        if options.model != "evalq" and _has_variants(checkpoint):
+            model = getattr(self._lm, "model", None)
+            if _ADAPTER in definition or not hasattr(model, "state_dict"):
+                raise ValueError(
+                    f"variant '{checkpoint.variant}' needs --model hf or evalq, not"
+                    f" '{options.model}', or safetensors in a directory of its own instead of"
+                    f" '{checkpoint.path}'"
+                )
+            load_into(model, checkpoint.load("torch"), checkpoint.path)
         self._definition = definition
+
+
+def _has_variants(checkpoint: Checkpoint) -> bool:
+    """Whether the variant may have weights other than those that the harness reads from the
+    checkpoint. A directory with safetensors has one set of weights."""
+    return checkpoint.variant != "regular" and not safetensors_files(checkpoint.path)
 
 
 def _default_device() -> str:
