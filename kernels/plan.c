@@ -414,6 +414,15 @@ enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct e
     return status;
 }
 
+int32_t evq_plan_results(const struct evq_plan *plan, const struct evq_batch *batch)
+{
+    const enum evq_op_kind head = plan->ops[plan->op_count - 1].kind;
+    const bool scores =
+        head == EVQ_OP_SCORE || (head == EVQ_OP_CROSS_ENTROPY && plan->length_max > 0);
+
+    return scores ? batch->scores : batch->rows;
+}
+
 /* Number of pairs of query and key in one sequence. */
 static uint64_t pairs(const struct evq_op *op, int64_t length)
 {

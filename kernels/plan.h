@@ -23,6 +23,9 @@ enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
 
 /* Floating-point operations of a batch: matrix products, attention as far as it looks, and the
  * logits of each row that is scored, once. */
+/* How many results exec() fills for the batch: one for each row, or for each score. */
+int32_t evq_plan_results(const struct evq_plan *plan, const struct evq_batch *batch);
+
 uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *batch);
 
 #endif

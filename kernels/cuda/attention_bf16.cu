@@ -1,5 +1,5 @@
 /*
- * Causal attention in tiles on tensor cores. A block works on one tile of queries of one head. Keys
+ * Attention in tiles on tensor cores. A block works on one tile of queries of one head. Keys
  * and values pass through shared memory BLOCK at a time, the softmax is updated on the way, and
  * scores and weights never leave the registers. While the scores of a block of keys are computed,
  * its values are copied, and the other way round. Blocks of keys begin at multiples of BLOCK in the
@@ -10,9 +10,11 @@
 
 #include <cassert>
 #include <cmath>
+#include <cstdlib>
 
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/tiles.cuh"
 #include "kernels/cuda/typed.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * EVQ_WARP };
@@ -20,6 +22,7 @@ enum { WARPS = 4, THREADS = WARPS * EVQ_WARP };
 static constexpr float LOG2_E = 1.44269504f;
 
 struct tile_shape {
+    bool both;         // Queries see keys in both directions.
     uint32_t in_bytes; // Bytes between rows.
     int64_t out_stride;
     int32_t heads, group;       // Query heads, and how many of them share a key head.
@@ -220,6 +223,29 @@ __device__ static inline void hide(int32_t window, int32_t ahead,
     }
 }
 
+/* The same where queries see keys in both directions, of which `there` are in the block. */
+template <int STACKS, int BLOCK>
+__device__ static inline void hide_both(int32_t window, int32_t ahead, int32_t there,
+                                        float (&scores)[STACKS][BLOCK / 8][4])
+{
+    const int32_t lane = threadIdx.x % EVQ_WARP;
+
+#pragma unroll
+    for (int s = 0; s < STACKS; s++) {
+#pragma unroll
+        for (int n = 0; n < BLOCK / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int32_t key = n * 8 + lane % 4 * 2 + i % 2;
+                const int32_t back = ahead + s * 16 + i / 2 * 8 + lane / 4 - key;
+                if (key >= there || (window > 0 && abs(back) >= window)) {
+                    scores[s][n][i] = -INFINITY;
+                }
+            }
+        }
+    }
+}
+
 /* Turns scores into weights, and rescales the sums so far to the new maximum. The inner loops
  * decide what attention costs besides its products: a comparison, a multiply-add, an exponential
  * and a sum. */
@@ -294,7 +320,7 @@ __device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t 
     }
 }
 
-/* MORE: there may be a cap and sinks. */
+/* MORE: there may be a cap, sinks, and keys in both directions. */
 template <int SIZE, int STACKS, int BLOCK, bool MORE>
 __global__ static void __launch_bounds__(THREADS)
     tiles_kernel(const evq_bf16 *in, const struct evq_attention_tile *tiles,
@@ -311,7 +337,9 @@ __global__ static void __launch_bounds__(THREADS)
     const evq_bf16 *key_rows =
         sequence + shape.to_keys + (int64_t)(head / shape.group) * shape.step;
     const evq_bf16 *value_rows = key_rows + shape.to_values - shape.to_keys;
-    const int32_t end = at.first + at.count; // No query sees a key after this one.
+    const bool both = MORE && shape.both;
+    // No query sees the key `end`, nor one after it.
+    const int32_t end = evq_attention_end(at, both, shape.window);
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
     // mine: this warp's first row in the tile. first: the query of that row; a warp without rows
@@ -336,8 +364,9 @@ __global__ static void __launch_bounds__(THREADS)
         const int32_t next = key + BLOCK;
         const int32_t ahead = first - key;
         const bool works =
-            ahead > -16 * STACKS &&                                  // Its last query sees a key,
-            (shape.window == 0 || ahead - BLOCK + 1 < shape.window); // and its first one too.
+            both ? mine < at.count
+                 : ahead > -16 * STACKS && // Its last query sees a key, and its first one too.
+                       (shape.window == 0 || ahead - BLOCK + 1 < shape.window);
         evq_copy_wait<0>();
         __syncthreads(); // The keys have arrived, and no thread needs the values any more.
         copy_rows<SIZE, BLOCK>(values, row_at(value_rows, key, shape.in_bytes), shape.in_bytes,
@@ -358,7 +387,9 @@ __global__ static void __launch_bounds__(THREADS)
             if (MORE && shape.cap > 0.0f) {
                 bound<STACKS, BLOCK>(shape, scores);
             }
-            if (!whole) {
+            if (both) {
+                hide_both<STACKS, BLOCK>(shape.window, ahead, end - key, scores);
+            } else if (!whole) {
                 hide<STACKS, BLOCK>(shape.window, ahead, scores);
             }
             weigh<SIZE, STACKS, BLOCK>(shape.scale, scores, kept, sums);
@@ -395,13 +426,13 @@ static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_atten
     return cudaGetLastError();
 }
 
-/* With a cap or sinks, large heads have fewer keys in a block, so that the registers suffice. */
+/* With more, large heads have fewer keys in a block, so that the registers suffice. */
 template <int SIZE, int STACKS, int BLOCK>
 static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_attention_tile *d_tiles,
                           int32_t tiles, const struct tile_shape *shape, const float *d_sinks,
                           const struct evq_cuda_rows *out, cudaStream_t stream)
 {
-    const bool more = shape->cap > 0.0f || d_sinks != nullptr;
+    const bool more = shape->both || shape->cap > 0.0f || d_sinks != nullptr;
     auto *const run = more ? launch < SIZE, STACKS, SIZE < 128 ? BLOCK : 32,
                 true >     : launch<SIZE, STACKS, BLOCK, false>;
 
@@ -433,6 +464,7 @@ enum evq_status evq_attention_bf16_launch(const struct evq_cuda_rows *in,
     const double log2_e = 1.4426950408889634;
     const bool mixed = op->step > op->n; // Keys and values stand behind the queries of their head.
     const struct tile_shape shape = {
+        op->both,
         (uint32_t)((uint64_t)in->stride * sizeof(evq_bf16)),
         out->stride,
         op->heads,

@@ -1,5 +1,5 @@
 /*
- * Causal attention in tiles with products in fp32, for heads of any size up to
+ * Attention in tiles with products in fp32, for heads of any size up to
  * EVQ_ATTENTION_SIZE_MAX and for rows of both types. A block works on one tile of queries of one
  * head. Keys and values pass through shared memory KEYS at a time, and the softmax is updated on
  * the way. The threads of a block form GROUPS groups of LANES: a group has every GROUPS-th query,
@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/tiles.cuh"
 #include "kernels/cuda/typed.cuh"
 
 enum { THREADS = 128, LANES = 16, GROUPS = THREADS / LANES };
@@ -38,6 +39,7 @@ struct heads_shape {
     int64_t to_keys, to_values;   // Distances from a row's first query, and from its keys.
     int32_t size, heads, group, window;
     float scale, cap;
+    bool both; // Queries see keys in both directions.
 };
 
 /* COUNT rows of `size` values become fp32. Rows from `there` on, and columns from `size` on, become
@@ -133,22 +135,27 @@ template <int SIZE> struct softmax {
     float sums[tile<SIZE>::ROWS][2 * tile<SIZE>::PAIRS];
 };
 
-/* The score as the softmax takes it. `back` positions lie between the query and the key. */
-__device__ static inline float score_of(float product, int32_t back,
-                                        const struct heads_shape &shape)
+/* Whether a query does not see the key that is `back` positions before it, or -back after it.
+ * `left` positions lie between the key and the end of what the tile sees. */
+__device__ static inline bool hides(int32_t back, int32_t left, const struct heads_shape &shape)
+{
+    const int32_t apart = shape.both && back < 0 ? -back : back;
+
+    return apart < 0 || left <= 0 || (shape.window > 0 && apart >= shape.window);
+}
+
+__device__ static inline float score_of(float product, const struct heads_shape &shape)
 {
     const float scaled = product * shape.scale;
 
-    if (back < 0 || (shape.window > 0 && back >= shape.window)) {
-        return -INFINITY;
-    }
     return shape.cap > 0.0f ? tanhf(scaled / shape.cap) * shape.cap : scaled;
 }
 
 /* Writes the weights of this block's keys, and rescales the sums so far to the new maximum. The
- * tile's first query is `ahead` positions after the block's first key. */
+ * tile's first query is `ahead` positions after the block's first key, and
+ * `left` positions before the end of what the tile sees. */
 template <int SIZE>
-__device__ static inline void weigh(const struct heads_shape &shape, int32_t ahead,
+__device__ static inline void weigh(const struct heads_shape &shape, int32_t ahead, int32_t left,
                                     float (&scores)[tile<SIZE>::ROWS][tile<SIZE>::MINE],
                                     struct softmax<SIZE> &kept, float *weights)
 {
@@ -162,7 +169,10 @@ __device__ static inline void weigh(const struct heads_shape &shape, int32_t ahe
         float top = -INFINITY;
 #pragma unroll
         for (int k = 0; k < T::MINE; k++) {
-            scores[r][k] = score_of(scores[r][k], ahead + query - (k * LANES + lane), shape);
+            const int32_t key = k * LANES + lane;
+            scores[r][k] = hides(ahead + query - key, left - key, shape)
+                               ? -INFINITY
+                               : score_of(scores[r][k], shape);
             top = fmaxf(top, scores[r][k]);
         }
         top = fmaxf(kept.top[r], group_top(top));
@@ -260,7 +270,8 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 32 ? 2 : 3)
     const struct evq_attention_tile at = tiles[blockIdx.x / shape.heads];
     const int32_t head = (int32_t)(blockIdx.x % shape.heads);
     const int64_t keys = shape.to_keys + (int64_t)(head / shape.group) * shape.key_step;
-    const int32_t end = at.first + at.count; // No query sees a key after this one.
+    // No query sees the key `end`, nor one after it.
+    const int32_t end = evq_attention_end(at, shape.both, shape.window);
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
     float scores[T::ROWS][T::MINE];
@@ -277,7 +288,7 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 32 ? 2 : 3)
         copy_rows<SIZE, T::KEYS>(block, in, at.row + key, keys, end - key, shape.size);
         __syncthreads(); // The queries and keys have arrived.
         multiply_keys<SIZE>(queries, block, scores);
-        weigh<SIZE>(shape, at.first - key, scores, kept, weights);
+        weigh<SIZE>(shape, at.first - key, end - key, scores, kept, weights);
         __syncthreads(); // No thread needs the keys any more.
         copy_rows<SIZE, T::KEYS>(block, in, at.row + key, keys + shape.to_values, end - key,
                                  shape.size);
@@ -326,7 +337,8 @@ enum evq_status evq_attention_fp32_launch(const struct evq_cuda_rows *in,
                                       op->heads / op->kv_heads,
                                       op->window,
                                       op->scale,
-                                      op->cap};
+                                      op->cap,
+                                      op->both};
 
     assert(op->n <= EVQ_ATTENTION_SIZE_MAX);
     assert((int64_t)tiles * op->heads <= INT32_MAX);

@@ -25,11 +25,23 @@ extern "C" {
 
 #include "kernels/backend.h" // The C headers declare C functions.
 
-/* d_places is [positions, n]; NULL: there are no learned positions. */
-enum evq_status evq_embed_launch(const int32_t *d_tokens, const int32_t *d_positions, int32_t rows,
-                                 const struct evq_op *op, const struct evq_cuda_rows *table,
-                                 const float *d_places, const struct evq_cuda_rows *out,
+struct evq_cuda_lookup { // What EMBEDDING reads.
+    const int32_t *d_tokens, *d_positions;
+    const int32_t *d_types; // NULL: all are 0.
+    struct evq_cuda_rows table;
+    const float *d_places;     // [positions, n]; NULL: there are no learned positions.
+    const float *d_type_table; // [types, n]; NULL: there are no types.
+};
+
+enum evq_status evq_embed_launch(const struct evq_cuda_lookup *lookup, int32_t rows,
+                                 const struct evq_op *op, const struct evq_cuda_rows *out,
                                  cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* MEAN; in is not out. d_positions and d_lengths are those of the rows. */
+enum evq_status evq_mean_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
+                                const int32_t *d_positions, const int32_t *d_lengths,
+                                const struct evq_cuda_rows *out, cudaStream_t stream,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* out[i, n] = in[which[i], n], in the type of out. d_which NULL: in[i, n]. */
 enum evq_status evq_gather_launch(const struct evq_cuda_rows *in, const int32_t *d_which,
@@ -71,6 +83,7 @@ enum evq_status evq_rope_table_launch(const float *d_frequencies, int32_t half, 
 /* Queries [first, first + count) of the sequence whose first row is `row`. */
 struct evq_attention_tile {
     int32_t row, first, count;
+    int32_t length; // Of the sequence.
 };
 
 /* Most queries in a tile for heads of `size` values. */
@@ -137,10 +150,12 @@ enum evq_status evq_convert_launch(const void *d_in, enum evq_weight_type type, 
                                    int32_t rows, int32_t columns, const struct evq_cuda_rows *out,
                                    cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The losses, on fp32 rows. kernels/cpu/losses.h gives the same numbers. */
-enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int32_t rows,
-                                         int32_t classes, const int32_t *d_labels, int32_t top_k,
-                                         struct evq_row_result *d_results, cudaStream_t stream,
+/* The losses, on fp32 rows. kernels/cpu/losses.h gives the same numbers. The result i is that of
+ * logits[which[i]] and labels[i]; d_which NULL: of logits[i]. */
+enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, const int32_t *d_which,
+                                         int32_t rows, int32_t classes, const int32_t *d_labels,
+                                         int32_t top_k, struct evq_row_result *d_results,
+                                         cudaStream_t stream,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* d_targets is packed. */

@@ -60,26 +60,28 @@ __device__ static struct evq_row_result row_cross_entropy(const float *row, int3
     return result;
 }
 
-__global__ static void cross_entropy_kernel(const float *logits, int64_t stride, int32_t rows,
-                                            int32_t classes, const int32_t *labels, int32_t top_k,
+__global__ static void cross_entropy_kernel(const float *logits, int64_t stride,
+                                            const int32_t *which, int32_t rows, int32_t classes,
+                                            const int32_t *labels, int32_t top_k,
                                             struct evq_row_result *results)
 {
     const int64_t warps = (int64_t)gridDim.x * EVQ_WARPS;
 
     for (int64_t r = (int64_t)blockIdx.x * EVQ_WARPS + threadIdx.x / EVQ_WARP; r < rows;
          r += warps) {
+        const int64_t row = which != nullptr ? which[r] : r;
         const struct evq_row_result result =
-            row_cross_entropy(logits + r * stride, classes, labels[r], top_k);
+            row_cross_entropy(logits + row * stride, classes, labels[r], top_k);
         if (threadIdx.x % EVQ_WARP == 0) {
             results[r] = result;
         }
     }
 }
 
-enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int32_t rows,
-                                         int32_t classes, const int32_t *d_labels, int32_t top_k,
-                                         struct evq_row_result *d_results, cudaStream_t stream,
-                                         struct evq_error *err)
+enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, const int32_t *d_which,
+                                         int32_t rows, int32_t classes, const int32_t *d_labels,
+                                         int32_t top_k, struct evq_row_result *d_results,
+                                         cudaStream_t stream, struct evq_error *err)
 {
     assert(rows >= 0);
     assert(classes > 0);
@@ -88,7 +90,8 @@ enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int
         return EVQ_OK;
     }
     EVQ_LAUNCH(cross_entropy_kernel, evq_grid_blocks(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
-               evq_at<float>(logits, 0), logits->stride, rows, classes, d_labels, top_k, d_results);
+               evq_at<float>(logits, 0), logits->stride, d_which, rows, classes, d_labels, top_k,
+               d_results);
     return evq_cuda_status(cudaGetLastError(), "cross_entropy launch", err);
 }
 

@@ -96,6 +96,7 @@ void evq_cuda_scratch_free(struct evq_cuda_state *state)
     evq_cuda_block_free(state, &state->targets);
     evq_cuda_block_free(state, &state->results);
     evq_cuda_block_free(state, &state->tokens);
+    evq_cuda_block_free(state, &state->types);
     evq_cuda_block_free(state, &state->positions);
     evq_cuda_block_free(state, &state->score_rows);
     evq_cuda_block_free(state, &state->tiles);
@@ -106,15 +107,7 @@ void evq_cuda_scratch_free(struct evq_cuda_state *state)
     evq_cuda_block_free(state, &state->gathered);
 }
 
-/* Whether only encoders have such an operation. */
-static bool is_of_encoders(const struct evq_plan *plan, const struct evq_op *op)
-{
-    return op->kind == EVQ_OP_MEAN || (op->kind == EVQ_OP_ATTENTION && op->both) ||
-           (op->kind == EVQ_OP_EMBEDDING && (op->types != 0 || op->column != 0)) ||
-           (op->kind == EVQ_OP_CROSS_ENTROPY && plan->length_max > 0);
-}
-
-/* Heads must fit into a warp, and only the CPU has experts and encoders. */
+/* Heads must fit into a block, and only the CPU has experts. */
 static enum evq_status check_supported(const struct evq_plan *plan, struct evq_error *err)
 {
     for (size_t i = 0; i < plan->op_count; i++) {
@@ -128,11 +121,6 @@ static enum evq_status check_supported(const struct evq_plan *plan, struct evq_e
             return evq_error_set(err, EVQ_E_UNSUPPORTED,
                                  "the native evaluator has mixtures of experts only on the CPU: on "
                                  "a GPU, evaluate this model with the model server");
-        }
-        if (is_of_encoders(plan, op)) {
-            return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                                 "the native evaluator has encoders only on the CPU: on a GPU, "
-                                 "evaluate this model with a command or persistent evaluator");
         }
     }
     return EVQ_OK;

@@ -34,7 +34,8 @@ static int32_t read_sequences(struct evq_cuda_state *state, const struct evq_bat
                 state->tiles_host[tiles++] = (struct evq_attention_tile){
                     .row = batch->starts[s],
                     .first = first,
-                    .count = length - first < queries ? length - first : queries};
+                    .count = length - first < queries ? length - first : queries,
+                    .length = length};
             }
         }
     }
@@ -56,6 +57,13 @@ static enum evq_status copy_tokens(struct evq_cuda_state *state, const struct ev
     if (status == EVQ_OK && batch->tokens != NULL) {
         status =
             evq_cuda_copy_in(state, state->tokens.d_data, batch->tokens, rows, "copy tokens", err);
+    }
+    if (status == EVQ_OK && batch->types != NULL) {
+        status = evq_cuda_block_grow(state, &state->types, rows, "types", err);
+        if (status == EVQ_OK) {
+            status =
+                evq_cuda_copy_in(state, state->types.d_data, batch->types, rows, "copy types", err);
+        }
     }
     if (status == EVQ_OK && batch->scores > 0) {
         status = evq_cuda_block_grow(state, &state->score_rows, scores, "scores", err);
@@ -91,7 +99,7 @@ static enum evq_status copy_batch(struct evq_cuda_state *state, const struct evq
     }
     for (size_t i = 0; i < plan->op_count && status == EVQ_OK; i++) {
         const struct evq_op *op = &plan->ops[i];
-        if (op->kind == EVQ_OP_CROSS_ENTROPY) {
+        if (op->kind == EVQ_OP_CROSS_ENTROPY && plan->length_max == 0) {
             status = evq_cuda_copy_in(state, state->labels.d_data, batch->labels,
                                       rows * sizeof(int32_t), "copy labels", err);
         } else if (op->kind == EVQ_OP_SQUARED_ERROR) {
@@ -158,8 +166,7 @@ static enum evq_status wait_marks(const struct evq_cuda_state *state, const stru
 static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_batch *batch,
                                  struct evq_row_result *results, struct evq_error *err)
 {
-    const struct evq_op *head = &state->plan->ops[state->plan->op_count - 1];
-    const int32_t count = head->kind == EVQ_OP_SCORE ? batch->scores : batch->rows;
+    const int32_t count = evq_plan_results(state->plan, batch);
     const size_t bytes = (size_t)count * sizeof(*results);
     const int32_t tiles = state->plan->length_max > 0 ? read_sequences(state, batch) : 0;
     size_t marks = 0;

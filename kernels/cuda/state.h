@@ -69,7 +69,7 @@ struct evq_cuda_state {
     struct evq_cuda_products products;
     int32_t tile_queries; // Queries of an attention tile; 0: the plan has no attention.
     struct evq_cuda_block labels, targets, results; // labels also holds the targets of scores.
-    struct evq_cuda_block tokens, positions, score_rows, tiles;
+    struct evq_cuda_block tokens, types, positions, score_rows, tiles;
     struct evq_cuda_block product;          // A product before its epilogue.
     struct evq_cuda_block narrowed;         // fp32 rows, rounded to bf16 for a product.
     struct evq_cuda_block workspace;        // The workspace of cuBLASLt.

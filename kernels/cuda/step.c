@@ -4,6 +4,7 @@
  * kernel does the rest.
  */
 #include "kernels/cuda/state.h"
+#include "kernels/plan.h"
 
 static struct evq_cuda_rows rows_of(const struct evq_cuda_state *state, int32_t buffer)
 {
@@ -219,7 +220,7 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
     if (status == EVQ_OK && caps) {
         status = evq_cap_launch(&logits, count, op->n, scale, op->cap, state->stream, err);
     }
-    return status == EVQ_OK ? evq_cross_entropy_launch(&logits, count, op->n, d_targets, 0,
+    return status == EVQ_OK ? evq_cross_entropy_launch(&logits, NULL, count, op->n, d_targets, 0,
                                                        d_results, state->stream, err)
                             : status;
 }
@@ -333,9 +334,16 @@ static enum evq_status run_norm(struct evq_cuda_state *state, const struct evq_o
     return status;
 }
 
-static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
-                                struct evq_error *err)
+/* The length of each row's sequence. */
+static const int32_t *lengths_of(const struct evq_cuda_state *state, const struct evq_batch *batch)
 {
+    return (const int32_t *)state->positions.d_data + batch->rows;
+}
+
+static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_op *op,
+                                const struct evq_batch *batch, struct evq_error *err)
+{
+    const int32_t rows = batch->rows;
     const struct evq_cuda_rows in = rows_of(state, op->in);
     const struct evq_cuda_rows out = rows_of(state, op->out);
     const float *d_bias = vector_of(state, op->bias);
@@ -343,10 +351,18 @@ static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_o
 
     switch (op->kind) {
     case EVQ_OP_EMBEDDING: {
-        const struct evq_cuda_rows table = matrix_of(state, op->weight);
-        return evq_embed_launch(state->tokens.d_data, state->positions.d_data, rows, op, &table,
-                                d_bias, &out, stream, err);
+        const struct evq_cuda_lookup lookup = {
+            .d_tokens = state->tokens.d_data,
+            .d_positions = state->positions.d_data,
+            .d_types = batch->types != NULL ? state->types.d_data : NULL,
+            .table = matrix_of(state, op->weight),
+            .d_places = d_bias,
+            .d_type_table = op->types != 0 ? vector_of(state, op->types) : NULL};
+        return evq_embed_launch(&lookup, rows, op, &out, stream, err);
     }
+    case EVQ_OP_MEAN:
+        return evq_mean_launch(&in, rows, op->n, state->positions.d_data, lengths_of(state, batch),
+                               &out, stream, err);
     case EVQ_OP_LAYER_NORM:
     case EVQ_OP_RMS_NORM:
         return run_norm(state, op, rows, err);
@@ -372,8 +388,7 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
     *ret_next = number + (turned > 0 ? turned : 1);
     if (turned > 0) {
         const struct evq_op *rotation = op + turned - 1;
-        const int32_t *d_lengths = (const int32_t *)state->positions.d_data + batch->rows;
-        rope.d_lengths = rotation->far_frequencies != NULL ? d_lengths : NULL;
+        rope.d_lengths = rotation->far_frequencies != NULL ? lengths_of(state, batch) : NULL;
         return evq_rope_launch(&in, batch->rows, state->positions.d_data, &rope, state->stream,
                                err);
     }
@@ -386,12 +401,14 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
     case EVQ_OP_SCORE:
         return run_score(state, op, batch->scores, err);
     case EVQ_OP_CROSS_ENTROPY:
-        return evq_cross_entropy_launch(&in, batch->rows, op->n, state->labels.d_data, op->top_k,
-                                        state->results.d_data, state->stream, err);
+        return evq_cross_entropy_launch(
+            &in, state->plan->length_max > 0 ? state->score_rows.d_data : NULL,
+            evq_plan_results(state->plan, batch), op->n, state->labels.d_data, op->top_k,
+            state->results.d_data, state->stream, err);
     case EVQ_OP_SQUARED_ERROR:
         return evq_squared_error_launch(&in, batch->rows, op->n, state->targets.d_data,
                                         state->results.d_data, state->stream, err);
     default:
-        return run_rows(state, op, batch->rows, err);
+        return run_rows(state, op, batch, err);
     }
 }

@@ -25,18 +25,25 @@ enum {
     ROUNDED = 4,
     BUFFERS = 5,
     VOCABULARY = 211,
+    TYPES = 3,
     OPS_MAX = 5,
     SLOTS_MAX = 6
 };
 
-static const char *const names[EVQ_OP_COUNT] = {
-    "product", "embedding", "layer norm", "RMS norm", "rope",          "attention",    "gate",
-    "sum",     "route",     "experts",    "score",    "cross-entropy", "squared error"};
+static const char *const names[EVQ_OP_COUNT] = {[EVQ_OP_GEMM] = "product",
+                                                [EVQ_OP_EMBEDDING] = "embedding",
+                                                [EVQ_OP_LAYER_NORM] = "layer norm",
+                                                [EVQ_OP_RMS_NORM] = "RMS norm",
+                                                [EVQ_OP_ROPE] = "rope",
+                                                [EVQ_OP_ATTENTION] = "attention",
+                                                [EVQ_OP_MEAN] = "mean",
+                                                [EVQ_OP_GATE] = "gate",
+                                                [EVQ_OP_ADD] = "sum"};
 
 struct op_case {
     struct evq_op op; // in, out, weight, bias and residual follow from what is below.
     int32_t in, out;  // Columns.
-    bool in_place, bias, residual;
+    bool in_place, bias, residual, types;
     int32_t weight_rows, weight_columns; // 0: none.
 };
 
@@ -132,6 +139,9 @@ static void case_make(const struct op_case *wanted, struct tally *tally, bool ro
     if (wanted->bias) {
         op.bias = op.kind == EVQ_OP_EMBEDDING ? add_slot(made, tally, "places", 256, op.n, 1.0f)
                                               : add_slot(made, tally, "bias", 1, op.n, 1.0f);
+    }
+    if (wanted->types) {
+        op.types = add_slot(made, tally, "types", TYPES, op.n, 1.0f);
     }
     made->ops[made->plan.op_count++] = op;
     if (rounded) {
@@ -246,6 +256,11 @@ static void case_run_so(struct tally *tally, const struct op_case *wanted, bool 
     const int32_t out = made.plan.ops[made.plan.op_count - 1].in;
     const size_t values = (size_t)batch->batch.rows * (size_t)made.columns[out];
     float *targets = lm_alloc(values, sizeof(*targets));
+    int32_t *types = lm_alloc((size_t)batch->batch.rows, sizeof(*types));
+    for (int32_t r = 0; r < batch->batch.rows; r++) {
+        types[r] = r / 3 % TYPES;
+    }
+    batch->batch.types = wanted->types && wanted->op.column != 1 ? types : NULL; // NULL: all 0.
     double **plain = plain_run(&made.plan, &batch->batch, made.weights, NULL);
     for (size_t i = 0; i < values; i++) {
         targets[i] = (float)plain[out][i];
@@ -257,6 +272,7 @@ static void case_run_so(struct tally *tally, const struct op_case *wanted, bool 
         free(made.weights[i]);
     }
     free(targets);
+    free(types);
     lm_batch_free(batch);
 }
 
@@ -438,6 +454,99 @@ static void options(struct tally *tally)
     }
 }
 
+/* The losses of rows with a label, whose logits come from a table: the device against the CPU. */
+static void labels(struct tally *tally, int32_t classes, enum evq_compute compute)
+{
+    static const int32_t lengths[] = {1, 31, 2, 33};
+    static const double tolerances[] = TOLERANCES;
+    const struct side *const both[] = {&tally->sides->cpu, &tally->sides->device};
+    struct lm_batch *batch = lm_batch_new(VOCABULARY, lengths, 4, 0, ++tally->seed);
+    struct evq_row_result *results[2];
+    struct made made = {.columns = {1, classes}};
+    double apart = 0.0;
+
+    add_lookup(&made, tally, IN);
+    made.ops[made.plan.op_count++] = (struct evq_op){.kind = EVQ_OP_CROSS_ENTROPY,
+                                                     .in = IN,
+                                                     .out = -1,
+                                                     .weight = -1,
+                                                     .bias = -1,
+                                                     .n = classes,
+                                                     .top_k = 2};
+    made.plan =
+        (struct evq_plan){made.ops, made.plan.op_count, made.slots,        made.plan.slot_count,
+                          2,        made.columns,       batch->batch.rows, 33,
+                          compute};
+    for (int32_t s = 0; s < 4; s++) { // The last row of each sequence.
+        batch->score_rows[s] = batch->starts[s + 1] - 1;
+        batch->score_targets[s] = s % classes;
+    }
+    batch->batch.scores = 4;
+    for (int i = 0; i < 2; i++) {
+        results[i] = lm_alloc((size_t)batch->batch.rows, sizeof(*results[i]));
+        if (error_of(both[i], &made, &batch->batch, results[i]) < 0.0) {
+            results[i][0].loss = NAN; // The CPU has no bf16 here: nothing is compared.
+        }
+    }
+    for (int32_t s = 0; s < 4 && !isnan(results[0][0].loss); s++) {
+        const struct evq_row_result *cpu = &results[0][s];
+        const struct evq_row_result *device = &results[1][s];
+        apart = compare_worse(fabs(cpu->loss - device->loss), apart);
+        if (cpu->predicted != device->predicted || cpu->correct != device->correct ||
+            cpu->in_top_k != device->in_top_k) {
+            apart = INFINITY;
+        }
+    }
+    tally->cases++;
+    tally->worst = compare_worse(apart, tally->worst);
+    if (!(apart <= tolerances[compute])) {
+        tally->faults++;
+        (void)printf("FAIL labels of %d classes in %s: apart by %.3g\n", (int)classes,
+                     compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16", apart);
+    }
+    for (size_t i = 0; i < made.plan.slot_count; i++) {
+        free(made.weights[i]);
+    }
+    free(results[0]);
+    free(results[1]);
+    lm_batch_free(batch);
+}
+
+/* What only encoders use. */
+static void encoders(struct tally *tally)
+{
+    static const int32_t sizes[] = {12, 32, 64, 96, 128, 256};
+    static const int32_t windows[] = {0, 2, 33, 64, 1000};
+
+    for (int i = 0; i < 12; i++) {
+        const int32_t n = sizes[i % 6];
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ATTENTION,
+                                                 .n = n,
+                                                 .heads = 2,
+                                                 .kv_heads = 1 + i / 6,
+                                                 .window = windows[i % 5],
+                                                 .both = true,
+                                                 .scale = 1.0f / sqrtf((float)n)},
+                                          .in = (4 + i / 6 * 2) * n,
+                                          .out = 2 * n});
+    }
+    for (int i = 0; i < 6; i++) {
+        const int32_t n = i % 2 == 0 ? 40 : 33;
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_MEAN, .n = n}, .in = n, .out = n});
+        case_run(tally,
+                 &(struct op_case){
+                     .op = {.kind = EVQ_OP_EMBEDDING, .n = n, .column = i / 2, .scale = 1.0f},
+                     .in = n,
+                     .out = n,
+                     .weight_rows = VOCABULARY,
+                     .weight_columns = n,
+                     .bias = true,
+                     .types = true});
+        labels(tally, i % 2 == 0 ? 2 : 33, EVQ_COMPUTE_F32);
+        labels(tally, i % 2 == 0 ? 2 : 33, EVQ_COMPUTE_BF16);
+    }
+}
+
 static void gates(struct tally *tally)
 {
     static const int32_t widths[] = {1, 31, 344};
@@ -463,6 +572,7 @@ int compare_ops(const struct sides *sides)
                   {"ropes", "rotary positions", ropes},
                   {"options", "partial rotation, mixed heads, caps, sinks, sums", options},
                   {"attentions", "causal attention, shared heads, windows", attentions},
+                  {"encoders", "attention in both directions, means, types, labels", encoders},
                   {"gates", "gated activations", gates}};
     int faults = 0;
     bool lost = false;

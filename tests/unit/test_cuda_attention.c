@@ -17,7 +17,7 @@ static bool all_shapes; // Else some of them.
 struct shape {
     int32_t heads, kv_heads, size, window;
     float cap;
-    bool sinks;
+    bool sinks, both;
 };
 
 static const float sinks[] = {1.5f, -40.0f, 3.0f, 0.25f, 60.0f, -0.5f}; // One for each head.
@@ -25,7 +25,7 @@ static const float sinks[] = {1.5f, -40.0f, 3.0f, 0.25f, 60.0f, -0.5f}; // One f
 /* Sequences of these lengths, ended by 0, and their tiles. */
 struct batch {
     int32_t rows, tiles;
-    int32_t starts[ROWS_MAX];
+    int32_t starts[ROWS_MAX], ends[ROWS_MAX]; // Of the sequence of each row.
     struct evq_attention_tile tile[ROWS_MAX];
 };
 
@@ -36,11 +36,12 @@ static void batch_fill(struct batch *batch, const int32_t *lengths, int32_t quer
         assert_true(batch->rows + lengths[s] <= ROWS_MAX);
         for (int32_t first = 0; first < lengths[s]; first += queries) {
             const int32_t left = lengths[s] - first;
-            batch->tile[batch->tiles++] =
-                (struct evq_attention_tile){batch->rows, first, left < queries ? left : queries};
+            batch->tile[batch->tiles++] = (struct evq_attention_tile){
+                batch->rows, first, left < queries ? left : queries, lengths[s]};
         }
         for (int32_t i = 0; i < lengths[s]; i++) {
             batch->starts[batch->rows + i] = batch->rows;
+            batch->ends[batch->rows + i] = batch->rows + lengths[s];
         }
         batch->rows += lengths[s];
     }
@@ -54,7 +55,8 @@ static struct evq_op op_of(const struct shape *shape)
                            .kv_heads = shape->kv_heads,
                            .window = shape->window,
                            .scale = 2.5f / sqrtf((float)shape->size),
-                           .cap = shape->cap};
+                           .cap = shape->cap,
+                           .both = shape->both};
 }
 
 /* One row of one head. */
@@ -66,11 +68,14 @@ static void plain_head(const struct table *in, const struct batch *batch, const 
     const int32_t start = batch->starts[row];
     const int32_t low =
         op->window > 0 && row - op->window + 1 > start ? row - op->window + 1 : start;
+    const int32_t end = batch->ends[row];
+    const int32_t after = op->window > 0 && row + op->window < end ? row + op->window : end;
+    const int32_t high = op->both ? after : row + 1;
     double weights[ROWS_MAX];
     double top = -INFINITY;
     double total = 0.0;
 
-    for (int32_t j = low; j <= row; j++) {
+    for (int32_t j = low; j < high; j++) {
         weights[j] = 0.0;
         for (int32_t c = 0; c < op->n; c++) {
             weights[j] += (double)op->scale * (double)*table_at(in, row, head * op->n + c) *
@@ -83,7 +88,7 @@ static void plain_head(const struct table *in, const struct batch *batch, const 
     }
     total = has_sinks ? exp((double)sinks[head] - top) : 0.0;
     memset(out, 0, (size_t)op->n * sizeof(*out));
-    for (int32_t j = low; j <= row; j++) {
+    for (int32_t j = low; j < high; j++) {
         weights[j] = exp(weights[j] - top);
         total += weights[j];
         for (int32_t c = 0; c < op->n; c++) {
@@ -164,6 +169,10 @@ static void tensor_cores_equal_plain_loops(void **unused)
         {.heads = 2, .kv_heads = 1, .size = 96, .window = 5, .cap = 30.0f},
         {.heads = 1, .kv_heads = 1, .size = 128, .window = 130, .sinks = true},
         {.heads = 2, .kv_heads = 1, .size = 256, .cap = 1.0f, .sinks = true},
+        {.heads = 1, .kv_heads = 1, .size = 64, .both = true},
+        {.heads = 2, .kv_heads = 2, .size = 128, .window = 65, .both = true},
+        {.heads = 1, .kv_heads = 1, .size = 96, .window = 2, .cap = 2.0f, .both = true},
+        {.heads = 1, .kv_heads = 1, .size = 256, .both = true},
         {.heads = 1, .kv_heads = 1, .size = 64, .window = 2}};
 
     (void)unused;
@@ -208,6 +217,9 @@ static void fp32_equals_plain_loops(void **unused)
         {.heads = 2, .kv_heads = 1, .size = 70, .window = 65, .cap = 0.5f},
         {.heads = 2, .kv_heads = 1, .size = 128},
         {.heads = 1, .kv_heads = 1, .size = 256, .window = 12},
+        {.heads = 2, .kv_heads = 1, .size = 64, .both = true},
+        {.heads = 1, .kv_heads = 1, .size = 40, .window = 33, .both = true},
+        {.heads = 2, .kv_heads = 1, .size = 256, .window = 2, .both = true},
         {.heads = 2, .kv_heads = 1, .size = 200, .sinks = true}};
     enum { COUNT = sizeof(shapes) / sizeof(shapes[0]) };
 

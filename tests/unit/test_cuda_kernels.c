@@ -114,9 +114,11 @@ static void embeddings_and_gathers_equal_plain_loops(void **unused)
         }
         void *d_tokens = device_new(tokens, sizeof(tokens));
         void *d_positions = device_new(positions, sizeof(positions));
-        must(evq_embed_launch(d_tokens, d_positions, rows, &op, &table.rows,
-                              placed ? places.rows.d_data : NULL, &out.rows, NULL, &err),
-             &err);
+        const struct evq_cuda_lookup lookup = {.d_tokens = d_tokens,
+                                               .d_positions = d_positions,
+                                               .table = table.rows,
+                                               .d_places = placed ? places.rows.d_data : NULL};
+        must(evq_embed_launch(&lookup, rows, &op, &out.rows, NULL, &err), &err);
         must(evq_gather_launch(&table.rows, d_tokens, rows, n, &copies.rows, NULL, &err), &err);
         table_read(&out);
         table_read(&copies);
