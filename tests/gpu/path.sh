@@ -1,6 +1,6 @@
 #!/bin/sh
-# The whole path with a GPU: `evalq up` with workers on the device, small language models of every family submitted, their losses out
-# of Redis beside those of `evalq-worker eval` on the CPU.
+# The whole path with a GPU: `evalq up` with workers on the device, small models of every family submitted, their losses out of Redis
+# beside those of `evalq-worker eval` on the CPU. Mixtures of experts may be refused.
 #   sh tests/gpu/path.sh BIN [DEVICE]      BIN: where evalq, evalq-worker and evalq-logger are
 # Ends with 1 where a loss is further than 1e-5 from the CPU's, or was not evaluated on the device. With Python (no package of it) it
 # also submits two checkpoints of a GPT-2 124M with random weights, and says how long the second took from its submit to its metric on the
@@ -20,23 +20,39 @@ trap 'rm -rf "$dir"' EXIT
 # 2000 tokens of a vocabulary of 37, as u16.
 tokens=$(awk 'BEGIN { at = 7; for (i = 0; i < 2000; i++) { at = (at * 1103 + 12345) % 32749; printf "\\%03o\\000", at % 37 } }')
 printf "$tokens" >"$dir/tokens.bin"
-cat >"$dir/evalq.yaml" <<YAML
-roots: {models: $models}
-suites:
-  gpu:
-    needs: {gpus: 1}
-    tasks: # fp32: on a GPU, auto would take bf16 for some of the models, which is another number than the CPU's.
-      - {name: file, type: perplexity, compute: fp32, data: {format: tokens, tokens: $dir/tokens.bin, dtype: u16}}
-  cpu: {tasks: [{name: file, type: perplexity, data: {format: tokens, tokens: $dir/tokens.bin, dtype: u16}}]}
-YAML
 names=$(cd "$models" && for name in */config.json; do dirname "$name"; done)
+
+# The task of a model. In fp32, since auto would take bf16 on a GPU for some of the models: another number than the CPU's.
+task() {
+    place=$models/$1
+    case $(tr -d '\n ' <"$place/config.json") in
+    *ForSequenceClassification*)
+        types=
+        [ ! -e "$place/types.npy" ] || types=", types: $place/types.npy"
+        echo "{name: file, type: text_classification, compute: fp32, data: {format: tokens, tokens: $place/tokens.npy," \
+            "mask: $place/mask.npy, labels: $place/labels.npy$types}}"
+        ;;
+    *ForImageClassification*)
+        echo "{name: file, type: classification, data: {format: npy, inputs: $place/inputs.npy, labels: $place/labels.npy}}"
+        ;;
+    *) echo "{name: file, type: perplexity, compute: fp32, data: {format: tokens, tokens: $dir/tokens.bin, dtype: u16}}" ;;
+    esac
+}
+{
+    echo "roots: {models: $models}"
+    echo "suites:"
+    for name in $names; do
+        echo "  gpu-$name: {needs: {gpus: 1}, tasks: [$(task "$name")]}"
+        echo "  cpu-$name: {tasks: [$(task "$name")]}"
+    done
+} >"$dir/evalq.yaml"
 
 cat >"$dir/submit.sh" <<'SUBMIT'
 set -eu
 bin=$1 models=$2
 shift 2
 for name in "$@"; do
-    "$bin/evalq" submit "$models/$name" --run "$name" --step 1 --suite gpu --wait --timeout 120 --json
+    "$bin/evalq" submit "$models/$name" --run "$name" --step 1 --suite "gpu-$name" --wait --timeout 120 --json || true # Judged below.
 done
 SUBMIT
 cd "$dir"
@@ -97,12 +113,18 @@ SUBMIT
     echo "json {\"path\": \"warm checkpoint to first metric, gpt2-124m\", \"text\": \"$judged\", \"milliseconds\": $spent, \"bar_ms\": 1000}"
 }
 
+loss_of() { sed -n 's/.*"metrics": *{[^}]*"\(loss\|cross_entropy\)": *\([-+0-9.e]*\).*/\2/p'; }
+
 faults=0
 for name in $names; do
-    cpu=$("$bin/evalq-worker" eval "$models/$name" --config "$dir/evalq.yaml" --suite cpu --devices cpu --json |
-        tr -d '\n' | sed -n 's/.*"loss": *\([-+0-9.e]*\).*"perplexity".*/\1/p')
-    line=$(grep "\"$name/1/regular/gpu#file\"" "$dir/submitted" || true)
-    gpu=$(echo "$line" | sed -n 's/.*"metrics": *{"loss": *\([-+0-9.e]*\),.*/\1/p')
+    cpu=$("$bin/evalq-worker" eval "$models/$name" --config "$dir/evalq.yaml" --suite "cpu-$name" --devices cpu --json |
+        tr -d '\n' | loss_of)
+    line=$(grep "\"$name/1/regular/gpu-$name#file\"" "$dir/submitted" || true)
+    gpu=$(echo "$line" | loss_of)
+    if grep -q "^evalq: $name/1/.*has mixtures of experts only on the CPU" "$dir/submitted"; then
+        echo "ok   through Redis, $name: refused on the device, as a mixture of experts is"
+        continue
+    fi
     case $line in
     *'"backend": "cuda"'* | *'"backend":"cuda"'*) where=device ;;
     *) where="NOT ON THE DEVICE" ;;
