@@ -70,6 +70,7 @@ ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
         }),
     ),
 }
+SEEN = {"_name_or_path": "/data/run", "torch_dtype": "float32", "gradient_checkpointing": False, "use_flash_attention_2": True}
 SUITE = """
 roots: {{here: .}}
 suites:
@@ -106,14 +107,14 @@ class Scenes(unittest.TestCase):
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def evaluate(self, suite: str) -> subprocess.CompletedProcess:
-        with open(self.path("evalq.yaml"), "w", encoding="utf-8") as file:
-            file.write(suite)
-        command = [WORKER, "eval", "model", "--config", "evalq.yaml", "--suite", "texts", "--json"]
+    def evaluate(self, suite: str, file: str = "model") -> subprocess.CompletedProcess:
+        with open(self.path("evalq.yaml"), "w", encoding="utf-8") as config:
+            config.write(suite)
+        command = [WORKER, "eval", file, "--config", "evalq.yaml", "--suite", "texts", "--json"]
         return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=DEADLINE)
 
-    def metrics(self, suite: str) -> Dict[str, float]:
-        done = self.evaluate(suite)
+    def metrics(self, suite: str, file: str = "model") -> Dict[str, float]:
+        done = self.evaluate(suite, file)
         self.assertEqual(done.returncode, 0, done.stderr)
         found: Dict[str, float] = json.loads(done.stdout)["tasks"]["held"]["metrics"]
         return found
@@ -166,6 +167,75 @@ class Texts(Scenes):
                 self.agree(name, found, logits, made["labels"])
 
 
+    def test_bf16_compute_is_within_1e_3(self) -> None:
+        for name in ROWS:
+            with self.subTest(name):
+                torch.manual_seed(SEED)  # Quiet weights, as a trained model has: bf16 itself is this coarse.
+                family, more = ROWS[name]
+                config = getattr(transformers, f"{family}Config")(**{**SHAPE, **more})
+                model = getattr(transformers, f"{family}ForSequenceClassification")(config).eval()
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.to(torch.bfloat16)
+                model.save_pretrained(self.path("model"))
+                made = self.arrays(1, model.config.num_labels)
+                suite = SUITE.format(more="").replace("top_k: 2", "compute: bf16")
+                done = self.evaluate(suite)
+                if "does not multiply bf16" in done.stdout + done.stderr:
+                    self.skipTest(done.stderr)
+                with torch.no_grad():
+                    logits = model.double()(input_ids=made["tokens"], attention_mask=made["mask"]).logits
+                loss = torch.nn.functional.cross_entropy(logits, made["labels"]).item()
+                found = self.metrics(suite)["cross_entropy"]
+                self.assertTrue(abs(found - loss) <= 1e-3 * loss, f"loss {found} instead of {loss}")
+
+
+    def agree_with(self, name: str, model: transformers.PreTrainedModel, file: str = "model") -> None:
+        made = self.arrays(1, model.config.num_labels)
+        with torch.no_grad():
+            logits = model.double()(input_ids=made["tokens"], attention_mask=made["mask"]).logits
+        self.agree(name, self.metrics(SUITE.format(more=""), file), logits, made["labels"])
+
+    def test_configurations_with_every_key(self) -> None:
+        for name in ("bert", "roberta", "modernbert", "xlm-roberta", "camembert"):
+            with self.subTest(name):
+                model = make(name)
+                model.save_pretrained(self.path("model"))
+                with open(self.path("model/config.json"), "w", encoding="utf-8") as file:
+                    whole = {**model.config.to_dict(), **SEEN, "architectures": [type(model).__name__]}
+                    json.dump(whole, file, default=str)
+                self.agree_with(f"{name}, every key", model)
+
+    def test_modernbert_as_transformers_4_wrote_it(self) -> None:
+        make("modernbert").save_pretrained(self.path("model"))
+        with open(self.path("model/config.json"), encoding="utf-8") as file:
+            values = json.load(file)
+        for key in ("layer_types", "rope_parameters", "dtype"):
+            values.pop(key, None)
+        values.update(global_attn_every_n_layers=2, global_rope_theta=900.0, local_rope_theta=70.0, local_attention=12,
+                      layer_norm_eps=1e-5, position_embedding_type="absolute", reference_compile=None, repad_logits_with_grad=False)
+        with open(self.path("model/config.json"), "w", encoding="utf-8") as file:
+            json.dump(values, file)
+        loaded = transformers.AutoModelForSequenceClassification.from_pretrained(self.path("model"), dtype=torch.float32)
+        self.assertEqual(loaded.config.layer_types, ["full_attention", "sliding_attention", "full_attention"])
+        self.agree_with("modernbert, older", loaded.eval())
+
+    def test_state_dict_under_a_wrapper(self) -> None:
+        for name in ("bert", "roberta", "modernbert"):
+            with self.subTest(name):
+                model = make(name)
+                model.config.architectures = [type(model).__name__]
+                model.config.save_pretrained(self.path("model"))
+                state = {f"module.{key}": value for key, value in model.state_dict().items()}
+                torch.save({"model_state_dict": state}, self.path("model/weights.pt"))
+                self.agree_with(f"{name}, state dict", model, "model/weights.pt")
+
+    def test_model_without_a_head_is_refused(self) -> None:
+        made = make("bert")
+        made.bert.save_pretrained(self.path("model"))
+        self.arrays(1, 5)
+        self.refused(SUITE.format(more=""), "names the architecture BertModel", "command or persistent")
+
+
 VIT: Dict[str, Any] = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6, "num_labels": 5, "image_size": 12,
     "patch_size": 4,
@@ -200,6 +270,8 @@ class Images(Scenes):
             labels = torch.from_numpy(draw.integers(0, model.config.num_labels, 500))
             numpy.save(self.path("labels.npy"), labels.numpy())
             model.save_pretrained(self.path("model"))
+            with open(self.path("model/config.json"), "w", encoding="utf-8") as file:
+                json.dump({**model.config.to_dict(), **SEEN, "architectures": [type(model).__name__]}, file, default=str)
             model = model.double()
             mean, std = [0.485, 0.456, 0.406][:channels], [0.229, 0.224, 0.225][:channels]
             for numbers, scale, shift in (

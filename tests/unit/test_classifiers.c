@@ -155,6 +155,7 @@ static void texts_that_do_not_fit_are_refused(void **state)
         {BERT, {{5}, {7}}, {{1}, {1}}, {{0}}, {0, -1}, "value 1 of "},
         {ROBERTA, {{5}, {7, 1, 8}}, {{1}, {1, 1, 1}}, {{0}}, {0}, "the padding token 1 inside"},
         {ROBERTA, {{5}, {7, 8, 1}}, {{1}, {1, 1}}, {{0}}, {0}, ""}, // Behind the text.
+        {BERT, {{5}, {5}}, {{1}, {1}}, {{0}}, {0, 1}, ""},          // Each has a label of its own.
         {MODERNBERT, {{5}, {7}}, {{1}, {1}}, {{0}, {1}}, {0}, "model's types end at 0"},
     };
     struct fixture *fx = *state;
