@@ -139,8 +139,7 @@ enum evq_status evq_quantised_take(const struct evq_quantised *quantised, const 
     if (!tensor->contiguous || !scale->contiguous) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
                              "tensor '%s' in '%s' is quantised, and it or its scales are not "
-                             "stored in one piece or an adapter changes them: convert the "
-                             "checkpoint to plain safetensors first",
+                             "stored in one piece: convert the checkpoint to safetensors first",
                              tensor->name, file);
     }
     source->kind = packed ? EVQ_SOURCE_MXFP4 : EVQ_SOURCE_SCALED;
