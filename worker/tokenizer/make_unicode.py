@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 LETTER, NUMBER, SPACE, MARK, WORD, NFC = 1, 2, 3, 4, 8, 16  # LETTER, NUMBER and SPACE share two bits.
 UPPER, LOWER, SYMBOL, DIGIT, PUNCTUATION, CONTROL, NONSPACING, ACCENT, CJK, NFD, CASED = (32 << i for i in range(11))
-BLOCK = 128
+BLOCK, PART = 128, 64
 CODES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
@@ -94,14 +94,10 @@ class Canonical:
         return seconds | changing | set(self.classes)
 
 
-def two_stages(flags):
-    blocks, index = [], []
-    for start in range(0, 0x110000, BLOCK):
-        block = tuple(flags[start : start + BLOCK])
-        if block not in blocks:
-            blocks.append(block)
-        index.append(blocks.index(block))
-    assert len(blocks) <= 65536
+def two_stages(values, size):
+    """The values as an index of blocks, and the blocks, each different one once."""
+    blocks = {}
+    index = [blocks.setdefault(tuple(values[start : start + size]), len(blocks)) for start in range(0, len(values), size)]
     return index, [value for block in blocks for value in block]
 
 
@@ -141,13 +137,16 @@ def main():
     groups = sorted(set(flags))
     assert len(groups) <= 256
     number = {flag: i for i, flag in enumerate(groups)}
-    index, blocks = two_stages([number[flag] for flag in flags])
+    index, blocks = two_stages([number[flag] for flag in flags], BLOCK)
+    parts, index = two_stages(index, PART)
+    assert len(blocks) // BLOCK <= 65536 and len(index) // PART <= 256
     pairs = sorted(canonical.decompositions)
     joined = sorted(canonical.composes, key=canonical.decompositions.get)
     print(f"/* Written by make_unicode.py from tokenizers {tokenizers.__version__}: letters, numbers, marks and white space as its")
     print(" * regular expressions have them (Oniguruma, Unicode 16.0), words as Rust's regex crate, NFC as its normalizer;")
     print(f" * combining classes and decompositions proposed by Unicode {unicodedata.unidata_version}. */")
-    array("", "uint16_t evq_unicode_index[0x110000 / EVQ_UNICODE_BLOCK]", index)
+    array("", "uint8_t evq_unicode_parts[0x110000 / EVQ_UNICODE_BLOCK / EVQ_UNICODE_PART]", parts)
+    array("", "uint16_t evq_unicode_index[]", index)
     array("", "uint8_t evq_unicode_groups[]", blocks)
     array("", "uint16_t evq_unicode_flags[]", groups)
     array("static", "struct evq_unicode_pair decompositions[]",

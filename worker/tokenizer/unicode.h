@@ -12,6 +12,7 @@
 #include "worker/tokenizer/utf8.h"
 
 #define EVQ_UNICODE_BLOCK 128
+#define EVQ_UNICODE_PART  64
 
 enum { // The lowest two bits of the flags hold one of four values.
     EVQ_UNICODE_OTHER = 0,
@@ -35,7 +36,9 @@ enum { // The lowest two bits of the flags hold one of four values.
     EVQ_UNICODE_CASED = 1 << 15    // It has a small letter.
 };
 
-extern const uint16_t evq_unicode_index[0x110000 / EVQ_UNICODE_BLOCK];
+// Number of the part of the index for each 8,192 characters.
+extern const uint8_t evq_unicode_parts[0x110000 / EVQ_UNICODE_BLOCK / EVQ_UNICODE_PART];
+extern const uint16_t evq_unicode_index[]; // Number of the block of each 128 characters of a part.
 extern const uint8_t evq_unicode_groups[]; // The first block is ASCII.
 extern const uint16_t evq_unicode_flags[]; // Flags of each group.
 
@@ -49,7 +52,9 @@ enum evq_unicode_step { // What a normalizer does to each character.
 
 static inline unsigned evq_unicode_of(uint32_t code)
 {
-    const size_t block = evq_unicode_index[code / EVQ_UNICODE_BLOCK];
+    const size_t part = evq_unicode_parts[code / EVQ_UNICODE_BLOCK / EVQ_UNICODE_PART];
+    const size_t block =
+        evq_unicode_index[part * EVQ_UNICODE_PART + code / EVQ_UNICODE_BLOCK % EVQ_UNICODE_PART];
     return evq_unicode_flags[evq_unicode_groups[block * EVQ_UNICODE_BLOCK +
                                                 code % EVQ_UNICODE_BLOCK]];
 }
