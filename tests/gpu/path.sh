@@ -57,10 +57,12 @@ done
 SUBMIT
 cd "$dir"
 # shellcheck disable=SC2086 # The names are words.
-if ! "$bin/evalq" up --dir "$dir/up" --config "$dir/evalq.yaml" --devices "$device" --workers 1 -- \
-    sh -c "sh '$dir/submit.sh' '$bin' '$models' $(echo $names) >'$dir/submitted' 2>&1" >"$dir/up.log" 2>&1; then
+status=0
+"$bin/evalq" up --dir "$dir/up" --config "$dir/evalq.yaml" --devices "$device" --workers 1 -- \
+    sh -c "sh '$dir/submit.sh' '$bin' '$models' $(echo $names) >'$dir/submitted' 2>&1" >"$dir/up.log" 2>&1 || status=$?
+if [ "$status" -ne 0 ] && [ "$status" -ne 4 ]; then # 4: some jobs are dead, which is judged below.
     echo "FAIL evalq up:"
-    cat "$dir/up.log" "$dir/submitted"
+    tail -n 30 "$dir/up.log" "$dir/submitted"
     exit 1
 fi
 # The suite's data, and in $judged what it is called where the bar counts.
