@@ -39,8 +39,13 @@ attention_bf16.cu~attention~threadIdx.x / 8 % SIDE +~
 attention_bf16.cu~attention~row_top(top) * scale~row_top(top)
 attention_bf16.cu~attention~power + 1.0f~power + 2.0f
 attention_bf16.cu~attention~sinks + head~sinks
-attention_fp32.cu~attention~(back < 0 ||~(back < -1 ||
-attention_fp32.cu~attention~back >= shape.window~back > shape.window
+attention_fp32.cu~attention~apart < 0 ||~apart < -1 ||
+attention_fp32.cu~attention~apart >= shape.window~apart > shape.window
+attention_fp32.cu~attention~left <= 0 ||~
+attention_fp32.cu~attention~shape.both && back < 0~back < 0
+attention_bf16.cu~attention~key >= there ||~
+attention_bf16.cu~attention~abs(back) >= window~abs(back) > window
+tiles.cuh~attention~end + window - 1~end + window - 2
 attention_fp32.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
 attention_fp32.cu~attention~__syncthreads(); // No thread needs the values of the block before any more.~
 attention_fp32.cu~attention~__syncthreads(); // The queries and keys have arrived.~
@@ -86,8 +91,8 @@ logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
 logsum.cu~kernels~isnan(all.total) ? -1 : all.arg~all.arg
 logsum.cu~kernels~b.total * evq_exp2(exponent_of(b.top) - base)~b.total
 convert.cu~kernels~tile[x * (TILE + 1) + line]~tile[line * (TILE + 1) + x]
-embed.cu~kernels~op->n % 8 == 0 && table->stride % 8 == 0 && out->stride % 8 == 0~op->n % 8 == 0
-embed.cu~kernels~positions[row] * n + c~positions[row] * n
+embed.cu~kernels~op->n % 8 == 0 && lookup->table.stride % 8 == 0 && out->stride % 8 == 0~op->n % 8 == 0
+embed.cu~kernels~place * n + c~place * n
 embed.cu~kernels~which[row]~which[row] + 1
 pointwise.cu~kernels~n % 8 == 0 && in->stride % 8 == 0 && out->stride % 8 == 0;~n % 4 == 0;
 pointwise.cu~kernels~row * residual_stride~row * out_stride
