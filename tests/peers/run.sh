@@ -18,7 +18,7 @@ if [ -z "${EVALQ_TEST_BUILD:-}" ]; then
     sh deploy/bootstrap.sh peers
     cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF
     cmake --build "$build" --target evalq evalq_cli evalq-worker evalq-logger evalq-gateway \
-        encode_text item_tokens dump_tensors lm_scores publish_results statistics_cases
+        encode_text item_tokens dump_tensors gpu_compare lm_scores publish_results statistics_cases
 fi
 
 # install WHAT ARGUMENT...: what cannot be installed stops none of the tests but those that need it.

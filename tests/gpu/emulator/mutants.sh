@@ -45,7 +45,6 @@ attention_fp32.cu~attention~left <= 0 ||~
 attention_fp32.cu~attention~shape.both && back < 0~back < 0
 attention_bf16.cu~attention~key >= there ||~
 attention_bf16.cu~attention~abs(back) >= window~abs(back) > window
-tiles.cuh~attention~end + window - 1~end + window - 2
 attention_fp32.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
 attention_fp32.cu~attention~__syncthreads(); // No thread needs the values of the block before any more.~
 attention_fp32.cu~attention~__syncthreads(); // The queries and keys have arrived.~
