@@ -90,6 +90,10 @@ SMALL = {key: value for key, value in NEOX.items() if key not in ENDS}
 CLASSIFIERS = {
     "bert": ("Bert", dict(SMALL, num_labels=3, type_vocab_size=2, pad_token_id=0)),
     "roberta": ("Roberta", dict(SMALL, num_labels=3, max_position_embeddings=26, pad_token_id=1, type_vocab_size=1)),
+    "distilbert": (
+        "DistilBert",
+        dict(vocab_size=VOCABULARY, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=24, num_labels=3),
+    ),
     "modernbert": (
         "ModernBert", dict(SMALL, num_labels=3, pad_token_id=0, local_attention=5, classifier_pooling="mean", **ENDS),
     ),

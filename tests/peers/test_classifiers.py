@@ -44,6 +44,7 @@ SHAPE: Dict[str, Any] = {
     "num_labels": 5,
 }
 MODERN: Dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+DISTIL: Dict[str, Any] = {"hidden_dim": 80}
 ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "bert": ("Bert", {}),
     "bert two labels": ("Bert", dict(num_labels=2, layer_norm_eps=1e-3)),
@@ -52,6 +53,8 @@ ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "roberta pad 0, relu": ("Roberta", dict(max_position_embeddings=65, pad_token_id=0, hidden_act="relu")),
     "xlm-roberta": ("XLMRoberta", dict(max_position_embeddings=66, type_vocab_size=1)),
     "camembert": ("Camembert", dict(max_position_embeddings=66, layer_norm_eps=1e-5)),
+    "distilbert": ("DistilBert", DISTIL),
+    "distilbert relu, sinusoidal": ("DistilBert", dict(**DISTIL, activation="relu", sinusoidal_pos_embds=True)),
     "modernbert": ("ModernBert", MODERN),
     "modernbert mean": ("ModernBert", dict(**MODERN, classifier_pooling="mean", local_attention=11)),
     "modernbert all biases": (
@@ -83,10 +86,16 @@ suites:
 """
 
 
-def make(name: str) -> transformers.PreTrainedModel:
+def fresh(name: str) -> transformers.PreTrainedModel:
     family, more = ROWS[name]
-    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **more})
-    return randomized(getattr(transformers, f"{family}ForSequenceClassification")(config))
+    values = {**SHAPE, **more}
+    if "hidden_dim" in values:  # DistilBERT's name of it.
+        del values["intermediate_size"]
+    return getattr(transformers, f"{family}ForSequenceClassification")(getattr(transformers, f"{family}Config")(**values)).eval()
+
+
+def make(name: str) -> transformers.PreTrainedModel:
+    return randomized(fresh(name))
 
 
 def randomized(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
@@ -171,9 +180,7 @@ class Texts(Scenes):
         for name in ROWS:
             with self.subTest(name):
                 torch.manual_seed(SEED)  # Quiet weights, as a trained model has: bf16 itself is this coarse.
-                family, more = ROWS[name]
-                config = getattr(transformers, f"{family}Config")(**{**SHAPE, **more})
-                model = getattr(transformers, f"{family}ForSequenceClassification")(config).eval()
+                model = fresh(name)
                 for parameter in model.parameters():
                     parameter.data = parameter.data.to(torch.bfloat16)
                 model.save_pretrained(self.path("model"))
@@ -196,7 +203,7 @@ class Texts(Scenes):
         self.agree(name, self.metrics(SUITE.format(more=""), file), logits, made["labels"])
 
     def test_configurations_with_every_key(self) -> None:
-        for name in ("bert", "roberta", "modernbert", "xlm-roberta", "camembert"):
+        for name in ("bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert"):
             with self.subTest(name):
                 model = make(name)
                 model.save_pretrained(self.path("model"))

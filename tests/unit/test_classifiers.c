@@ -6,8 +6,8 @@
 #define MODELS  EVQ_TEST_DATA "/models/"
 #define SAMPLES 40
 
-static const char *const names[] = {"bert", "roberta", "modernbert", "vit"};
-enum { BERT, ROBERTA, MODERNBERT, VIT, MODEL_COUNT };
+static const char *const names[] = {"bert", "roberta", "distilbert", "modernbert", "vit"};
+enum { BERT, ROBERTA, DISTILBERT, MODERNBERT, VIT, MODEL_COUNT };
 
 struct held { // A model and its data; the pairs hold the paths.
     char paths[5][128];

@@ -63,17 +63,25 @@ void evq_classifier_read_texts(struct evq_model_config *config, struct evq_decod
     decoder->types = (int32_t)evq_model_config_integer(config, "type_vocab_size", 1, 1 << 20, 2);
 }
 
-void evq_classifier_read_encoder(struct evq_model_config *config, struct evq_decoder *decoder)
+void evq_classifier_read_encoder(struct evq_model_config *config,
+                                 const struct evq_classifier_names *own,
+                                 struct evq_decoder *decoder)
 {
-    decoder->hidden = (int32_t)evq_model_config_integer(config, "hidden_size", 1, 1 << 20, 0);
-    decoder->heads =
-        (int32_t)evq_model_config_integer(config, "num_attention_heads", 1, 1 << 16, 0);
+    static const struct evq_classifier_names usual = {.hidden = "hidden_size",
+                                                      .heads = "num_attention_heads",
+                                                      .layers = "num_hidden_layers",
+                                                      .inner = "intermediate_size",
+                                                      .activation = "hidden_act"};
+    const struct evq_classifier_names *names = own != NULL ? own : &usual;
+
+    decoder->hidden = (int32_t)evq_model_config_integer(config, names->hidden, 1, 1 << 20, 0);
+    decoder->heads = (int32_t)evq_model_config_integer(config, names->heads, 1, 1 << 16, 0);
     decoder->kv_heads = decoder->heads;
     decoder->head_dim =
         decoder->hidden % decoder->heads == 0 ? decoder->hidden / decoder->heads : 0;
-    decoder->layers = (int32_t)evq_model_config_integer(config, "num_hidden_layers", 1, 10000, 0);
-    decoder->inner = (int32_t)evq_model_config_integer(config, "intermediate_size", 1, 1 << 26, 0);
-    decoder->activation = evq_decoder_activation(config, "hidden_act", "gelu");
+    decoder->layers = (int32_t)evq_model_config_integer(config, names->layers, 1, 10000, 0);
+    decoder->inner = (int32_t)evq_model_config_integer(config, names->inner, 1, 1 << 26, 0);
+    decoder->activation = evq_decoder_activation(config, names->activation, "gelu");
     decoder->epsilon = (float)evq_model_config_real(config, "layer_norm_eps", 1e-12);
     decoder->layer_norm = decoder->norm_bias = true;
     decoder->qkv_bias = decoder->attention_bias = decoder->mlp_bias = true;

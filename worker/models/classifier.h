@@ -20,9 +20,15 @@
  * problem_type. */
 void evq_classifier_read(struct evq_model_config *config, struct evq_decoder *decoder);
 
-/* Reads what BERT, RoBERTa and ViT call alike: sizes, activation and epsilon. The norms are layer
- * norms with biases, and the attention looks in both directions. */
-void evq_classifier_read_encoder(struct evq_model_config *config, struct evq_decoder *decoder);
+struct evq_classifier_names { // What a configuration calls the sizes of an encoder.
+    const char *hidden, *heads, *layers, *inner, *activation;
+};
+
+/* Reads the sizes, the activation and the epsilon of an encoder. own NULL: with the names of BERT.
+ * The norms are layer norms with biases, and the attention looks in both directions. */
+void evq_classifier_read_encoder(struct evq_model_config *config,
+                                 const struct evq_classifier_names *own,
+                                 struct evq_decoder *decoder);
 
 /* Reads the sizes of an encoder of texts: vocabulary, positions and types of tokens. */
 void evq_classifier_read_texts(struct evq_model_config *config, struct evq_decoder *decoder);

@@ -103,6 +103,7 @@ extern const struct evq_model_family evq_model_arcee;
 extern const struct evq_model_family evq_model_bert;
 extern const struct evq_model_family evq_model_cohere;
 extern const struct evq_model_family evq_model_cohere2;
+extern const struct evq_model_family evq_model_distilbert;
 extern const struct evq_model_family evq_model_exaone4;
 extern const struct evq_model_family evq_model_gemma;
 extern const struct evq_model_family evq_model_gemma2;

@@ -15,7 +15,7 @@ static void bert_read(struct evq_model_config *config, struct evq_arena *arena,
                       struct evq_decoder *decoder)
 {
     (void)arena; // BERT has no rotary positions and no windows.
-    evq_classifier_read_encoder(config, decoder);
+    evq_classifier_read_encoder(config, NULL, decoder);
     evq_classifier_read_texts(config, decoder);
 }
 

@@ -67,13 +67,17 @@ static void read_windows(struct evq_model_config *config, struct evq_arena *aren
 static void modernbert_read(struct evq_model_config *config, struct evq_arena *arena,
                             struct evq_decoder *decoder)
 {
+    static const struct evq_classifier_names own = {.hidden = "hidden_size",
+                                                    .heads = "num_attention_heads",
+                                                    .layers = "num_hidden_layers",
+                                                    .inner = "intermediate_size",
+                                                    .activation = "hidden_activation"};
     const char *pooling = evq_model_config_text(config, "classifier_pooling", "cls");
     char shown[64];
 
-    evq_classifier_read_encoder(config, decoder);
+    evq_classifier_read_encoder(config, &own, decoder);
     evq_classifier_read_texts(config, decoder);
     decoder->types = 0;
-    decoder->activation = evq_decoder_activation(config, "hidden_activation", "gelu");
     decoder->epsilon = (float)evq_model_config_real(config, "norm_eps", 1e-5);
     decoder->norm_bias = evq_model_config_flag(config, "norm_bias", false);
     decoder->qkv_bias = decoder->attention_bias =

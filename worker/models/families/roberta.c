@@ -19,7 +19,7 @@ static void roberta_read(struct evq_model_config *config, struct evq_arena *aren
                          struct evq_decoder *decoder)
 {
     (void)arena; // RoBERTa has no rotary positions and no windows.
-    evq_classifier_read_encoder(config, decoder);
+    evq_classifier_read_encoder(config, NULL, decoder);
     evq_classifier_read_texts(config, decoder);
     decoder->padding = (int32_t)evq_model_config_integer(config, "pad_token_id", 0, 1 << 20, 1);
     decoder->first_place = decoder->padding + 1;

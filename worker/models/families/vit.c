@@ -50,7 +50,7 @@ static void vit_read(struct evq_model_config *config, struct evq_arena *arena,
     int32_t patch[2];
 
     (void)arena; // ViT has no rotary positions and no windows.
-    evq_classifier_read_encoder(config, decoder);
+    evq_classifier_read_encoder(config, NULL, decoder);
     read_sides(config, "image_size", 224, image);
     read_sides(config, "patch_size", 16, patch);
     decoder->patches = (struct evq_patches){
