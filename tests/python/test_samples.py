@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import unittest
 from typing import ClassVar, Dict
 
 import samples_scene
+from scene import DATA
 
 SERVED = """
 import evalq
@@ -114,6 +117,13 @@ suites:
   lmms: {evaluator: lmms, samples: true, tasks: [{name: pets}]}
   groups: {evaluator: harness, samples: true, tasks: [{name: arc_easy, cluster: passage}]}
   no-groups: {evaluator: lmms, samples: true, tasks: [{name: pets, cluster: passage}]}
+  texts:
+    samples: true
+    tasks:
+      - name: held
+        type: text_classification
+        top_k: 2
+        data: {format: tokens, tokens: $OUT/bert/tokens.npy, mask: $OUT/bert/mask.npy, labels: $OUT/bert/labels.npy}
   harness: {evaluator: harness, samples: true, tasks: [{name: arc}, {name: easy, source: arc_easy}]}
 """,
 ).replace("  quick:\n", "  quick:\n    samples: true\n")
@@ -254,6 +264,19 @@ class SamplesTest(samples_scene.SamplesScene):
             sum(item["output"] == item["target"] for item in items),
             result["metrics"]["accuracy"] * 1000,
         )
+
+    def test_texts_keep_the_class_of_each(self) -> None:
+        path = os.path.join(self.scene.out, "bert")
+        shutil.copytree(os.path.join(os.path.dirname(DATA), "models", "bert"), path)
+        done = self.scene.evalq("submit", path, "--run", "texts", "--step", "1", "--suite", "texts", "--wait", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        metrics = json.loads(done.stdout)["results"][-1]["metrics"]
+        items = self.kept("texts/1/regular/texts", "held")[1]
+        self.assertEqual(len(items), 40)
+        for name, key in (("accuracy", "accuracy"), ("cross_entropy", "cross_entropy"), ("top2_accuracy", "top_k_accuracy")):
+            mean = sum(item["scores"][key] for item in items) / 40
+            self.assertTrue(abs(mean - metrics[name]) <= 1e-9, f"{name}: {mean}, expected {metrics[name]}")
+        self.assertEqual(sum(item["output"] == item["target"] for item in items), metrics["accuracy"] * 40)
 
 
 if __name__ == "__main__":
