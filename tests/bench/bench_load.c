@@ -1,7 +1,8 @@
 /*
  * How fast the loader moves a checkpoint: bench_load CHECKPOINT [ROUNDS]. Reading alone (a backend
- * that takes every piece and keeps none), the same with the CPU backend's packing, and beside them
- * plain parallel reads of the same files: through the page cache, and with O_DIRECT (cold).
+ * that takes every piece and keeps none), the same with the CPU backend's packing and, where there
+ * is a GPU, to it; and beside them plain parallel reads of the same files: through the page cache,
+ * and with O_DIRECT (cold).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "worker/loader/backend.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
 
@@ -143,16 +145,35 @@ static void drop_cache(const struct evq_checkpoint *checkpoint)
     }
 }
 
+static void must(enum evq_status status, const struct evq_error *err)
+{
+    if (status != EVQ_OK) {
+        (void)fprintf(stderr, "%s\n", err->message);
+        exit(1);
+    }
+}
+
+/* Opens and prepares the backend. Returns its state, and in *ret_loader a loader for it. */
+static void *backend_new(const struct evq_backend *backend, const struct evq_model *model,
+                         struct evq_loader **ret_loader)
+{
+    const struct evq_backend_config config = {.device = 0};
+    struct evq_error err = {0};
+    void *state = NULL;
+
+    must(backend->ops->open(&config, &state, &err), &err);
+    must(backend->ops->prepare(state, &model->plan, &err), &err);
+    must(evq_loader_new(backend->ops, state, 0, ret_loader, &err), &err);
+    return state;
+}
+
 static double fill_seconds(struct evq_loader *loader, const struct evq_checkpoint *checkpoint,
                            const struct evq_model *model, struct evq_loaded *loaded)
 {
     struct evq_error err = {0};
     const int64_t start = evq_clock_mono_us();
 
-    if (evq_loader_fill(loader, checkpoint, model, loaded, &err) != EVQ_OK) {
-        (void)fprintf(stderr, "%s\n", err.message);
-        exit(1);
-    }
+    must(evq_loader_fill(loader, checkpoint, model, loaded, &err), &err);
     return (double)(evq_clock_mono_us() - start) / 1e6;
 }
 
@@ -184,27 +205,25 @@ static void better(struct best *best, double used, double seconds)
     }
 }
 
-enum { READ_WARM, PLAIN_WARM, PACKED_WARM, READ_COLD, PLAIN_COLD, ROW_COUNT };
+enum { READ_WARM, PLAIN_WARM, PACKED_WARM, GPU_WARM, READ_COLD, PLAIN_COLD, ROW_COUNT };
 
 static void measure(const struct evq_checkpoint *checkpoint, const struct evq_model *model,
-                    void *state, int rounds)
+                    const struct evq_backend *gpu, int rounds)
 {
-    struct best best[ROW_COUNT] = {{"reading alone, warm", 0, 0},
-                                   {"plain reads of the files, warm, 2 threads", 0, 0},
-                                   {"reading and packing, warm", 0, 0},
-                                   {"reading alone, cold", 0, 0},
-                                   {"plain O_DIRECT reads, cold, 8 threads", 0, 0}};
+    struct best best[ROW_COUNT] = {
+        {"reading alone, warm", 0, 0},       {"plain reads of the files, warm, 2 threads", 0, 0},
+        {"reading and packing, warm", 0, 0}, {"reading to the GPU, warm", 0, 0},
+        {"reading alone, cold", 0, 0},       {"plain O_DIRECT reads, cold, 8 threads", 0, 0}};
     struct evq_loader *alone = NULL;
     struct evq_loader *packing = NULL;
+    struct evq_loader *to_gpu = NULL;
+    void *state = backend_new(&(struct evq_backend){.ops = &evq_backend_cpu}, model, &packing);
+    void *gpu_state = gpu->module != NULL ? backend_new(gpu, model, &to_gpu) : NULL;
     struct evq_loaded loaded = {0};
     struct evq_error err = {0};
     uint64_t file_bytes = 0;
 
-    if (evq_loader_new(&null_backend, NULL, 0, &alone, &err) != EVQ_OK ||
-        evq_loader_new(&evq_backend_cpu, state, 0, &packing, &err) != EVQ_OK) {
-        (void)fprintf(stderr, "%s\n", err.message);
-        exit(1);
-    }
+    must(evq_loader_new(&null_backend, NULL, 0, &alone, &err), &err);
     for (size_t i = 0; i < checkpoint->file_count; i++) {
         file_bytes += checkpoint->files[i].bytes;
     }
@@ -223,6 +242,10 @@ static void measure(const struct evq_checkpoint *checkpoint, const struct evq_mo
         better(&best[READ_WARM], used, fill_seconds(alone, checkpoint, model, &loaded));
         used = used_seconds();
         better(&best[PACKED_WARM], used, fill_seconds(packing, checkpoint, model, &loaded));
+        if (to_gpu != NULL) {
+            used = used_seconds();
+            better(&best[GPU_WARM], used, fill_seconds(to_gpu, checkpoint, model, &loaded));
+        }
         if (i == 0) {
             (void)printf("%s: %.1f MB in %zu files, %s; cold %s\n", checkpoint->path,
                          (double)file_bytes / 1e6, checkpoint->file_count, checkpoint->format,
@@ -230,22 +253,30 @@ static void measure(const struct evq_checkpoint *checkpoint, const struct evq_mo
         }
     }
     for (int i = 0; i < ROW_COUNT; i++) {
+        if (best[i].seconds == 0) {
+            continue; // There is no GPU.
+        }
         (void)printf("  %-44s %8.1f ms  %6.2f GB/s  %8.1f ms of processors\n", best[i].what,
                      best[i].seconds * 1e3, (double)file_bytes / best[i].seconds / 1e9,
                      best[i].used * 1e3);
     }
     evq_loader_free(alone);
     evq_loader_free(packing);
+    evq_loader_free(to_gpu);
+    evq_backend_cpu.close(state);
+    if (gpu_state != NULL) {
+        gpu->ops->close(gpu_state);
+    }
 }
 
 int main(int argc, char **argv)
 {
-    const struct evq_backend_config config = {.threads = 0};
     const struct evq_task_config task = {.name = "load"};
     struct evq_checkpoint *checkpoint = NULL;
     struct evq_model *model = NULL;
     struct evq_error err = {.message = "usage: bench_load CHECKPOINT [ROUNDS]"};
-    void *state = NULL;
+    struct evq_backend gpu;
+    char note[512];
     enum evq_status status = EVQ_E_INVALID;
     char *slash = argc > 1 ? strrchr(argv[1], '/') : NULL;
 
@@ -263,17 +294,12 @@ int main(int argc, char **argv)
         status = evq_model_build(&request, &model, &err);
     }
     if (status == EVQ_OK) {
-        status = evq_backend_cpu.open(&config, &state, &err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_backend_cpu.prepare(state, &model->plan, &err);
-    }
-    if (status == EVQ_OK) {
-        measure(checkpoint, model, state, argc > 2 ? atoi(argv[2]) : 5);
+        evq_backend_find(0, &gpu, note, sizeof(note));
+        measure(checkpoint, model, &gpu, argc > 2 ? atoi(argv[2]) : 5);
+        evq_backend_unload(&gpu);
     } else {
         (void)fprintf(stderr, "%s\n", err.message);
     }
-    evq_backend_cpu.close(state);
     evq_model_free(model);
     evq_checkpoint_close(checkpoint);
     return status == EVQ_OK ? 0 : 1;

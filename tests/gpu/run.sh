@@ -193,11 +193,9 @@ sanitize() {
     if command -v compute-sanitizer >/dev/null 2>&1; then
         must "compute-sanitizer" 100 compute-sanitizer --error-exitcode 9 \
             "$bin/gpu_compare" --device "$device" --small --repeats 1
-        for tool in racecheck synccheck; do # Of our own kernels: cuBLAS's are not ours to judge, and take most of the time.
-            may "compute-sanitizer, $tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-                --kernel-name-exclude kns=gemm --kernel-name-exclude kns=nvjet --kernel-name-exclude kns=cutlass \
-                "$bin/gpu_compare" --device "$device" --small --repeats 1
-        done
+        must "compute-sanitizer, racecheck" 200 sh tests/gpu/races.sh "$bin/gpu_compare" "$device"
+        may "compute-sanitizer, synccheck" 60 compute-sanitizer --tool synccheck --error-exitcode 9 \
+            "$bin/gpu_compare" --device "$device" --small --repeats 1
     else
         skip "compute-sanitizer is not installed"
     fi
