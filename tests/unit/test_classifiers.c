@@ -294,7 +294,7 @@ static void texts_have_labels_of_every_form(void **state)
                                 "{\"a\": \"\", \"b\": \"dog\", \"y\": \"neg\"}\n";
     static const struct evq_pair pairs[] = {{"format", "jsonl"},         {"text", "texts"},
                                             {"template", "{a}"},         {"label", "y"},
-                                            {"label_names", "neg, pos"}, {"pair_template", "{b}"}};
+                                            {"class_names", "neg, pos"}, {"pair_template", "{b}"}};
     static const struct evq_pair cut[] = {{"format", "jsonl"},     {"text", "texts"},
                                           {"template", "{a} {a}"}, {"label", "y"},
                                           {"limit", "1"},          {"max_length", "4"}};

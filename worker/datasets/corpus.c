@@ -23,7 +23,7 @@ static const char *const array_keys[] = {"format", "tokens", "mask", "types",
 
 static const char *const labelled_keys[] = {
     "format",      "text",          "tokenizer",     "limit",      "template", "label",
-    "label_names", "label_names.#", "pair_template", "max_length", NULL};
+    "class_names", "class_names.#", "pair_template", "max_length", NULL};
 
 /* Whether the key is an entry of the list of choices: "choices.0". */
 static bool is_choice(const char *key)

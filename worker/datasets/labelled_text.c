@@ -39,7 +39,7 @@ enum evq_status evq_labelled_text_check(const struct evq_task_config *task, stru
     return status;
 }
 
-/* The class that a text names among the option label_names; -1: none. */
+/* The class that a text names among the option class_names; -1: none. */
 static int64_t named_label(const struct reading *reading, const char *text, size_t bytes)
 {
     const struct evq_task_config *task = reading->task;
@@ -47,7 +47,7 @@ static int64_t named_label(const struct reading *reading, const char *text, size
     size_t name_bytes = 0;
 
     for (size_t i = 0;
-         evq_task_options_item(task->data, task->data_count, "label_names", i, &name, &name_bytes);
+         evq_task_options_item(task->data, task->data_count, "class_names", i, &name, &name_bytes);
          i++) {
         if (name_bytes == bytes && memcmp(name, text, bytes) == 0) {
             return (int64_t)i;
@@ -71,7 +71,7 @@ static enum evq_status read_label(const struct reading *reading, const json_t *o
     if ((!named && !json_is_integer(value)) || label < 0 || label > INT32_MAX) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "field '%s' is neither the number of a class nor one of data: "
-                             "label_names",
+                             "class_names",
                              reading->label);
     }
     *ret_label = (int32_t)label;
