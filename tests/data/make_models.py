@@ -52,6 +52,7 @@ MODELS = {
     "olmo3": ("Olmo3", dict(COMMON, sliding_window=5, layer_types=LAYERS), "bfloat16"),
     "phi3": ("Phi3", dict(COMMON, original_max_position_embeddings=12, rope_parameters=LONGROPE), "bfloat16"),
     "smollm3": ("SmolLM3", dict(COMMON, no_rope_layers=[1, 0]), "bfloat16"),
+    "stablelm": ("StableLm", dict(COMMON, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5), "bfloat16"),
     "starcoder2": ("Starcoder2", dict(COMMON), "bfloat16"),
     "gpt_oss": (
         "GptOss",

@@ -22,7 +22,11 @@ SHAPE: Dict[str, Any] = {  # What the families like Llama have in common.
     **ENDS,
 }
 GPT2_SHAPE: Dict[str, Any] = {"vocab_size": VOCABULARY, "n_layer": 3, "n_head": 4, "n_embd": 48, "n_positions": 64, **ENDS}
-NEOX_SHAPE = {key: value for key, value in SHAPE.items() if key not in ("num_key_value_heads", "rms_norm_eps")}
+SHAPES: Dict[str, Dict[str, Any]] = {  # Of families that refuse some of SHAPE's keys.
+    "GPT2": GPT2_SHAPE,
+    "GPTNeoX": {key: value for key, value in SHAPE.items() if key not in ("num_key_value_heads", "rms_norm_eps")},
+    "StableLm": {key: value for key, value in SHAPE.items() if key != "rms_norm_eps"},
+}
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {
@@ -164,6 +168,16 @@ ROWS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "gpt-neox no biases": ("GPTNeoX", dict(attention_bias=False, rotary_pct=0.5)),
     "starcoder 2": ("Starcoder2", dict(sliding_window=9, norm_epsilon=1e-3)),
     "starcoder 2 no biases": ("Starcoder2", dict(use_bias=False, hidden_act="gelu", tie_word_embeddings=False)),
+    "stablelm": ("StableLm", dict(layer_norm_eps=1e-3)),
+    "stablelm biases, norms of heads": (
+        "StableLm",
+        dict(
+            use_qkv_bias=True, qk_layernorm=True, layer_norm_eps=1e-3, hidden_act="gelu",
+            rope_parameters={"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
+    "stablelm parallel": ("StableLm", dict(use_parallel_residual=True, tie_word_embeddings=True, partial_rotary_factor=1.0)),
+    "stablelm 2 12b": ("StableLm", dict(use_parallel_residual=True, qk_layernorm=True, num_key_value_heads=6, rope_parameters=YARN)),
     "cohere": ("Cohere", dict(logit_scale=0.25)),
     "cohere norms, biases": (
         "Cohere", dict(use_qk_norm=True, attention_bias=True, tie_word_embeddings=False, layer_norm_eps=1e-3),
@@ -227,7 +241,7 @@ def make(name: str) -> Any:
     import transformers
 
     family, more = ROWS[name]
-    shape = {"GPT2": GPT2_SHAPE, "GPTNeoX": NEOX_SHAPE}.get(family, SHAPE)
+    shape = SHAPES.get(family, SHAPE)
     kind = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
     config = getattr(transformers, f"{family}Config")(**{**shape, **more})
     return getattr(transformers, kind)(config)

@@ -22,7 +22,7 @@ FAMILIES = (
 )
 OWN = (
     "gpt2", "llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3",
-    "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "granite", "smollm3", "gpt_neox", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "seed_oss", "arcee",
+    "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "granite", "smollm3", "gpt_neox", "stablelm", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "seed_oss", "arcee",
 )
 PARAMETERS_MAX = 3_000_000
 TINY: Dict[str, Any] = {

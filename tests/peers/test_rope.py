@@ -8,7 +8,7 @@ import sys
 import unittest
 from typing import Any, Dict, Iterator, Tuple
 
-from model_table import LAYERS, LLAMA3, MSCALE, NEOX_SHAPE, SHAPE, YARN, longrope
+from model_table import LAYERS, LLAMA3, MSCALE, SHAPE, SHAPES, YARN, longrope
 from test_models import SCORES, Scenes, randomized
 
 import torch
@@ -22,9 +22,9 @@ FAMILIES: Dict[str, Dict[str, Any]] = {
     "Granite": {}, "Llama": {}, "Ministral": WINDOWS, "Ministral3": {"head_dim": 8, "max_position_embeddings": 256}, "Mistral": {},
     "Mixtral": {**EXPERTS, "num_local_experts": 4}, "Olmo2": {}, "Olmo3": WINDOWS, "Olmoe": {**EXPERTS, "num_experts": 4}, "Phi3": {},
     "Qwen2": {}, "Qwen3": {"head_dim": 8}, "Qwen3Moe": {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 24}, "SeedOss": {"head_dim": 8},
-    "SmolLM3": {"no_rope_layers": [1, 0, 1]}, "Starcoder2": {},
+    "SmolLM3": {"no_rope_layers": [1, 0, 1]}, "StableLm": {}, "Starcoder2": {},
 }
-PARTLY = ("Glm", "Glm4", "GPTNeoX", "Phi3")  # A part of each head rotates. The others cannot.
+PARTLY = ("Glm", "Glm4", "GPTNeoX", "Phi3", "StableLm")  # A part of each head rotates. The others cannot.
 GROUPED = ("Gemma3Text", "Olmo3")  # Parameters by type of layer.
 
 
@@ -54,7 +54,7 @@ def ropes(family: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
 
 
 def make(family: str, rope: Dict[str, Any]) -> transformers.PreTrainedModel:
-    shape = NEOX_SHAPE if family == "GPTNeoX" else SHAPE
+    shape = SHAPES.get(family, SHAPE)
     more = dict(FAMILIES[family])
     if family == "Phi3":
         more["original_max_position_embeddings"] = 32

@@ -3,9 +3,10 @@
 #include "model_fixture.h"
 
 static const char *const families[] = {
-    "arcee", "cohere",   "cohere2", "exaone4", "gemma", "gemma2",     "gemma3",  "glm4",
-    "gpt2",  "gpt_neox", "gpt_oss", "granite", "llama", "llama_yarn", "mistral", "mixtral",
-    "olmo3", "olmoe",    "phi3",    "qwen2",   "qwen3", "qwen3_moe",  "smollm3", "starcoder2"};
+    "arcee",     "cohere",  "cohere2",  "exaone4",   "gemma",   "gemma2", "gemma3",
+    "glm4",      "gpt2",    "gpt_neox", "gpt_oss",   "granite", "llama",  "llama_yarn",
+    "mistral",   "mixtral", "olmo3",    "olmoe",     "phi3",    "qwen2",  "qwen3",
+    "qwen3_moe", "smollm3", "stablelm", "starcoder2"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 static void read_expected(const char *name, struct text *text)

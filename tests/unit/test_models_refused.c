@@ -404,6 +404,26 @@ static const struct edit edits[] = {
      "\"num_key_value_heads\": 2",
      EVQ_E_UNSUPPORTED,
      {"num_key_value_heads is 2", "gpt_neox family"}},
+    {"stablelm",
+     "\"use_cache\": true",
+     "\"head_dim\": 4",
+     EVQ_E_UNSUPPORTED,
+     {"head_dim is 4", "stablelm family"}},
+    {"stablelm",
+     "\"use_parallel_residual\": false",
+     "\"use_parallel_residual\": true",
+     EVQ_E_INVALID,
+     {"post_attention_layernorm", "no place"}},
+    {"stablelm",
+     "\"num_key_value_heads\": 2",
+     "\"num_key_value_heads\": 4",
+     EVQ_E_INVALID,
+     {"k_layernorm.norms.2.weight' is missing", "[4]"}},
+    {"stablelm", // The last of two equal keys counts.
+     "\"use_cache\": true",
+     "\"num_hidden_layers\": 10000, \"num_attention_heads\": 64, \"hidden_size\": 64",
+     EVQ_E_LIMIT,
+     {"660000 norms of single heads", "at most 400000"}},
 };
 
 static void models_refuse_what_they_are_not(void **state)

@@ -7,7 +7,8 @@
 #include "worker/models/decoder_plan.h"
 #include "worker/models/weights.h"
 
-#define EXPERTS_OF_ALL_LAYERS_MAX 400000 // The plan has two weights for each expert.
+#define EXPERTS_OF_ALL_LAYERS_MAX    400000 // The plan has two weights for each expert.
+#define HEAD_NORMS_OF_ALL_LAYERS_MAX 400000 // Each is a tensor that the plan names.
 
 static const struct {
     const char *name;
@@ -139,6 +140,14 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
     if ((int64_t)shape->layers * shape->experts > EXPERTS_OF_ALL_LAYERS_MAX) {
         evq_model_config_refuse(config, EVQ_E_LIMIT, "%d layers of %d experts, expected at most %d",
                                 (int)shape->layers, (int)shape->experts, EXPERTS_OF_ALL_LAYERS_MAX);
+    }
+    const int64_t head_norms = shape->qk_norm == EVQ_QK_NORM_EACH
+                                   ? (int64_t)shape->layers * (shape->heads + shape->kv_heads)
+                                   : 0;
+    if (head_norms > HEAD_NORMS_OF_ALL_LAYERS_MAX) {
+        evq_model_config_refuse(config, EVQ_E_LIMIT,
+                                "%lld norms of single heads in all layers, expected at most %d",
+                                (long long)head_norms, HEAD_NORMS_OF_ALL_LAYERS_MAX);
     }
     if (wide > INT32_MAX || shape->inner > INT32_MAX / 2 || shape->expert_inner > INT32_MAX / 2) {
         evq_model_config_refuse(config, EVQ_E_LIMIT, "%d heads of %d values are too wide",

@@ -21,11 +21,11 @@ struct evq_decoder_names {
     const char *attention_norm; // The norm before the attention.
     const char *qkv;            // Queries, keys and values in one tensor; otherwise:
     const char *query, *key, *value;
-    const char *query_norm, *key_norm;
+    const char *query_norm, *key_norm; // EVQ_QK_NORM_EACH: followed by the number of a head.
     const char *attention_out;
     const char *attention_post_norm; // The norm of what the attention adds to the stream.
     const char *attention_sum_norm;  // The norm of the stream after that.
-    const char *mlp_norm;            // NULL in parallel blocks: it is the attention's.
+    const char *mlp_norm;            // NULL: in parallel blocks it is the attention's.
     const char *gate_up;             // Gate and up in one tensor; otherwise:
     const char *gate, *up, *down;
     const char *mlp_post_norm, *mlp_sum_norm;
@@ -63,6 +63,7 @@ enum evq_qk_norm { // How queries and keys are normed before the rotation.
     EVQ_QK_NORM_NONE,
     EVQ_QK_NORM_HEADS, // An RMS norm of each head.
     EVQ_QK_NORM_OWN,   // A layer norm of each head, which has weights of its own.
+    EVQ_QK_NORM_EACH,  // The same, but the weights of each head are in a tensor of their own.
     EVQ_QK_NORM_WHOLE  // An RMS norm of all heads together.
 };
 
@@ -79,8 +80,9 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     enum evq_qk_norm qk_norm;
     bool qkv_mixed; // The tensor qkv has the queries, keys and values of one head after another.
     bool gated;
-    bool parallel;         // Both blocks of a layer read what the layer gets, and are added to it.
-    bool tied;             // The head is the embedding.
+    bool parallel;    // Both blocks of a layer read what the layer gets, and are added to it.
+    bool shared_norm; // The feed-forward block has no norm of its own, as if mlp_norm were NULL.
+    bool tied;        // The head is the embedding.
     float embedding_scale; // 0 means 1.
     float residual_scale;  // Factor of what a block adds to the stream; 0 means 1.
     float attention_scale; // 0 means 1 / sqrt(head_dim).

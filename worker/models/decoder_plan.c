@@ -44,18 +44,43 @@ static const struct evq_rope *rope_of(const struct evq_decoder *decoder, int32_t
                                                                       : decoder->rope;
 }
 
+/* The norm before the feed-forward block, or NULL. */
+static const char *mlp_norm_of(const struct evq_decoder_plan *plan)
+{
+    return plan->shape->shared_norm ? NULL : plan->names->mlp_norm;
+}
+
+/* Adds a vector with the weights of all heads, which are a tensor for each head. */
+static int32_t add_head_weights(struct evq_decoder_plan *plan, int32_t layer, const char *name,
+                                int32_t heads)
+{
+    struct evq_decoder_part *parts = evq_arena_array(plan->arena, (size_t)heads, sizeof(*parts));
+
+    if (parts == NULL) {
+        plan->failed = true;
+        return -1;
+    }
+    for (int32_t i = 0; i < heads; i++) {
+        const char *own = evq_arena_printf(plan->arena, "%s%d", name, (int)i);
+        plan->failed = plan->failed || own == NULL;
+        parts[i] = (struct evq_decoder_part){own != NULL ? own : "", plan->shape->head_dim};
+    }
+    return evq_decoder_add_vector(plan, layer, parts, (size_t)heads, "weight", EVQ_SOURCE_TENSOR);
+}
+
 /* Norms the heads of queries or keys, from a column on. */
 static void add_qk_norm(struct evq_decoder_plan *plan, int32_t layer, const char *name,
                         int32_t column, int32_t heads)
 {
     const struct evq_decoder *shape = plan->shape;
     const bool own = shape->qk_norm == EVQ_QK_NORM_OWN;
+    const bool each = shape->qk_norm == EVQ_QK_NORM_EACH;
     const bool whole = shape->qk_norm == EVQ_QK_NORM_WHOLE;
     const struct evq_decoder_part part = {name,
                                           own || whole ? heads * shape->head_dim : shape->head_dim};
     const enum evq_source_kind kind =
         shape->norm_one_plus ? EVQ_SOURCE_ONE_PLUS : EVQ_SOURCE_TENSOR;
-    struct evq_op op = {.kind = own ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
+    struct evq_op op = {.kind = own || each ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
                         .in = QKV,
                         .out = QKV,
                         .bias = -1,
@@ -64,7 +89,8 @@ static void add_qk_norm(struct evq_decoder_plan *plan, int32_t layer, const char
                         .heads = whole ? 1 : heads,
                         .epsilon = shape->epsilon};
 
-    op.weight = evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
+    op.weight = each ? add_head_weights(plan, layer, name, heads)
+                     : evq_decoder_add_vector(plan, layer, &part, 1, "weight", kind);
     if (own) { // The tensor is [heads, head_dim].
         plan->wanted[plan->wanted_count - 1].shape[0] = heads;
         plan->wanted[plan->wanted_count - 1].shape[1] = shape->head_dim;
@@ -224,6 +250,7 @@ static void add_feed_forward(struct evq_decoder_plan *plan, int32_t layer, int32
 static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
 {
     const struct evq_decoder_names *names = plan->names;
+    const char *mlp_norm = mlp_norm_of(plan);
     const bool parallel = plan->shape->parallel;
     int32_t in = STREAM;
 
@@ -231,14 +258,14 @@ static void add_layer(struct evq_decoder_plan *plan, int32_t layer)
         evq_decoder_add_norm(plan, layer, names->attention_norm, STREAM, NORMED);
         in = NORMED;
     }
-    if (parallel && names->mlp_norm != NULL) { // Before the attention changes the stream.
-        evq_decoder_add_norm(plan, layer, names->mlp_norm, STREAM, ASIDE);
+    if (parallel && mlp_norm != NULL) { // Before the attention changes the stream.
+        evq_decoder_add_norm(plan, layer, mlp_norm, STREAM, ASIDE);
     }
     add_attention(plan, layer, in);
     if (parallel) {
-        in = names->mlp_norm != NULL ? ASIDE : in;
-    } else if (names->mlp_norm != NULL) {
-        evq_decoder_add_norm(plan, layer, names->mlp_norm, STREAM, NORMED);
+        in = mlp_norm != NULL ? ASIDE : in;
+    } else if (mlp_norm != NULL) {
+        evq_decoder_add_norm(plan, layer, mlp_norm, STREAM, NORMED);
         in = NORMED;
     }
     if (plan->shape->experts > 0 && (plan->shape->dense == NULL || !plan->shape->dense[layer])) {
@@ -319,7 +346,7 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     }
     columns[TOKENS] = shape->patches.channels > 0 ? evq_patches_values(&shape->patches) : 1;
     columns[STREAM] = columns[NORMED] = shape->hidden;
-    columns[ASIDE] = shape->parallel && names->mlp_norm != NULL ? shape->hidden : 1;
+    columns[ASIDE] = shape->parallel && mlp_norm_of(plan) != NULL ? shape->hidden : 1;
     columns[BRANCH] = branches ? shape->hidden : 1;
     columns[ROUTES] = shape->experts > 0 ? shape->experts : 1;
     columns[QKV] = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
@@ -352,14 +379,17 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
     const struct evq_decoder *shape = plan->shape;
     const size_t layers = (size_t)shape->layers;
     const size_t experts = (size_t)shape->experts;
+    const size_t head_norms =
+        shape->qk_norm == EVQ_QK_NORM_EACH ? (size_t)shape->heads + (size_t)shape->kv_heads : 0;
     const int32_t asked = plan->request->length_max;
     const int32_t rows_max = plan->request->rows_max;
 
     plan->ops = evq_arena_array(plan->arena, layers * LAYER_OPS + OUTER, sizeof(*plan->ops));
     plan->slots = evq_arena_array(plan->arena, layers * (LAYER_SLOTS + 2 * experts) + OUTER,
                                   sizeof(*plan->slots));
-    plan->wanted = evq_arena_array(plan->arena, layers * (LAYER_WANTED + 3 * experts) + OUTER,
-                                   sizeof(*plan->wanted));
+    plan->wanted =
+        evq_arena_array(plan->arena, layers * (LAYER_WANTED + 3 * experts + head_norms) + OUTER,
+                        sizeof(*plan->wanted));
     const int32_t *columns = buffer_columns(plan);
     if (plan->ops == NULL || plan->slots == NULL || plan->wanted == NULL || columns == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);

@@ -16,8 +16,8 @@ static const struct evq_model_family *const families[] = {
     &evq_model_llama,      &evq_model_ministral3, &evq_model_mistral, &evq_model_mixtral,
     &evq_model_modernbert, &evq_model_olmo2,      &evq_model_olmo3,   &evq_model_olmoe,
     &evq_model_phi3,       &evq_model_qwen2,      &evq_model_qwen3,   &evq_model_qwen3_moe,
-    &evq_model_roberta,    &evq_model_seed_oss,   &evq_model_smollm3, &evq_model_starcoder2,
-    &evq_model_vit};
+    &evq_model_roberta,    &evq_model_seed_oss,   &evq_model_smollm3, &evq_model_stablelm,
+    &evq_model_starcoder2, &evq_model_vit};
 
 #define FAMILY_COUNT (sizeof(families) / sizeof(families[0]))
 #define OPTIONS_MAX  128 // Most options of one family.

@@ -129,6 +129,7 @@ extern const struct evq_model_family evq_model_qwen3_moe;
 extern const struct evq_model_family evq_model_roberta;
 extern const struct evq_model_family evq_model_seed_oss;
 extern const struct evq_model_family evq_model_smollm3;
+extern const struct evq_model_family evq_model_stablelm;
 extern const struct evq_model_family evq_model_starcoder2;
 extern const struct evq_model_family evq_model_vit;
 
