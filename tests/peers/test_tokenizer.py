@@ -162,8 +162,10 @@ class TokenForToken(unittest.TestCase):
         self.assertGreater(compared, 1_000_000)
 
     def compare_pairs(self, name: str, tokenizer: Tokenizer, directory: str) -> None:
-        for most in (16, 33, 1 << 20):
-            tokenizer.enable_truncation(most)
+        for most, side in ((16, "right"), (33, "left"), (1 << 20, "right")):
+            tokenizer.enable_truncation(most, direction=side)
+            with open(os.path.join(directory, "tokenizer_config.json"), "w", encoding="utf-8") as file:
+                json.dump({"truncation_side": side}, file)
             got = our_pairs(directory, self.awkward, most)
             self.assertEqual(len(got), len(self.awkward) // 2)
             for i, (ids, types) in enumerate(got):

@@ -484,6 +484,49 @@ static void tokenizer_digest_changes_with_the_files_beside(void **state)
     }
 }
 
+/* tokenizer_config.json says where a pair is cut, otherwise tokenizer.json does. */
+static void tokenizer_cuts_on_the_side_that_the_files_name(void **state)
+{
+    static const char right[] = TOKENIZER("{\"a\":0,\"b\":1,\"c\":2,\"d\":3}", "");
+    static const char left[] = "{\"truncation\":{\"direction\":\"Left\",\"max_length\":9},"
+                               "\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3},"
+                               "\"merges\":[]}}";
+    static const struct {
+        const char *json, *config, *ids;
+    } rows[] = {
+        {right, "{}", "0 1 3"},
+        {right, "{\"truncation_side\":\"left\"}", "1 2 3"},
+        {left, "{}", "1 2 3"},
+        {left, "{\"truncation_side\":\"right\"}", "0 1 3"},
+    };
+    const struct evq_tokenizer_text texts[2] = {{"abc", 3}, {"d", 1}};
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct fixture_folder *folder = *state;
+    char digests[4][33];
+
+    assert_non_null(scratch);
+    for (size_t i = 0; i < 4; i++) {
+        struct evq_tokenizer *tokenizer = NULL;
+        struct evq_tokens ids = {0};
+        struct evq_tokens types = {0};
+        char got[64];
+        fixture_folder_write(folder, "tokenizer.json", rows[i].json, strlen(rows[i].json));
+        fixture_folder_write(folder, "tokenizer_config.json", rows[i].config,
+                             strlen(rows[i].config));
+        assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+        assert_status(evq_tokenizer_encode_pair(tokenizer, scratch, texts, 3, &ids, &types, NULL),
+                      EVQ_OK);
+        print_ids(&ids, got, sizeof(got));
+        assert_string_equal(got, rows[i].ids);
+        memcpy(digests[i], evq_tokenizer_digest(tokenizer), sizeof(digests[i]));
+        evq_tokens_free(&ids);
+        evq_tokens_free(&types);
+        evq_tokenizer_free(tokenizer);
+    }
+    assert_string_not_equal(digests[0], digests[1]);
+    evq_tokenizer_scratch_free(scratch);
+}
+
 struct share { // One of several threads with one tokenizer.
     pthread_t thread;
     const struct evq_tokenizer *tokenizer;
@@ -560,6 +603,8 @@ int main(void)
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_knows_its_vocabulary),
         cmocka_unit_test_setup_teardown(tokenizer_digest_changes_with_the_files_beside,
+                                        fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test_setup_teardown(tokenizer_cuts_on_the_side_that_the_files_name,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_serves_several_threads),
     };

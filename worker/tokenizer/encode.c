@@ -393,6 +393,7 @@ enum evq_status evq_tokenizer_encode_pair(const struct evq_tokenizer *tokenizer,
     own(scratch, tokenizer);
     enum evq_status status = add_texts(&encoding, texts, counts);
     const int32_t *begins[2] = {whole.ids, whole.ids + counts[0]};
+    const size_t lengths[2] = {counts[0], counts[1]};
     const size_t special = template->count - texts_in_it;
     if (status == EVQ_OK && special > tokens_max) {
         status = evq_error_set(err, EVQ_E_LIMIT,
@@ -401,6 +402,9 @@ enum evq_status evq_tokenizer_encode_pair(const struct evq_tokenizer *tokenizer,
     }
     if (status == EVQ_OK) {
         cut_longest(tokens_max - special, &counts[0], &counts[1]);
+    }
+    for (size_t i = 0; status == EVQ_OK && tokenizer->cuts_left && i < 2; i++) {
+        begins[i] += lengths[i] - counts[i];
     }
     for (size_t i = 0; status == EVQ_OK && i < template->count; i++) {
         const int32_t id = template->parts[i].id;

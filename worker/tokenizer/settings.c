@@ -11,6 +11,7 @@ static const char *const model_keys[EVQ_SETTINGS_MODEL_COUNT] = {
 struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const char *key)
 {
     return strcmp(key, "version") == 0          ? &settings->version
+           : strcmp(key, "truncation") == 0     ? &settings->truncation
            : strcmp(key, "normalizer") == 0     ? &settings->normalizer
            : strcmp(key, "pre_tokenizer") == 0  ? &settings->pre_tokenizer
            : strcmp(key, "post_processor") == 0 ? &settings->post_processor
@@ -125,6 +126,8 @@ static enum evq_status apply_model(struct evq_tokenizer_json *definition,
         const size_t at = EVQ_SETTINGS_MODEL_FUSE_UNK + i;
         status = flag(definition, settings->model[at], model_keys[at], flags[i], err);
     }
+    definition->cuts_left =
+        evq_json_tree_is(evq_json_tree_get(settings->truncation, "direction"), "Left");
     return status;
 }
 

@@ -22,7 +22,7 @@ enum evq_settings_model {
 };
 
 struct evq_settings { // NULL: the setting is missing.
-    struct evq_json_tree *version, *normalizer, *pre_tokenizer, *post_processor;
+    struct evq_json_tree *version, *truncation, *normalizer, *pre_tokenizer, *post_processor;
     struct evq_json_tree *model[EVQ_SETTINGS_MODEL_COUNT];
 };
 

@@ -1,5 +1,4 @@
-/* Reads the special tokens: which tokens begin and end a text, according to the files beside a
- * tokenizer. */
+/* Reads the files beside a tokenizer: which tokens begin and end a text, and where it is cut. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +21,7 @@ struct special {
     bool present; // The file exists.
     struct end bos, eos;
     char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
+    char side;  // Of truncation_side, the first letter; 0: the file does not say it.
     bool alone; // The file has added_tokens_decoder, so special_tokens_map.json does not count.
 };
 
@@ -87,6 +87,24 @@ static enum evq_status read_token(struct evq_json *json, const char *path, struc
     return status;
 }
 
+static enum evq_status read_side(struct evq_json *json, const char *path, char *side,
+                                 struct evq_error *err)
+{
+    struct evq_json_token token;
+
+    const enum evq_status status = evq_json_next(json, &token, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (token.kind != EVQ_JSON_STRING ||
+        (strcmp(token.text, "left") != 0 && strcmp(token.text, "right") != 0)) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "'%s': truncation_side is neither left nor right",
+                             path);
+    }
+    *side = token.text[0];
+    return EVQ_OK;
+}
+
 /* Reads bos_token_id or eos_token_id of config.json: a number, the first of a list, or null. */
 static enum evq_status read_id(struct evq_json *json, struct end *end, struct evq_error *err)
 {
@@ -127,6 +145,9 @@ static enum evq_status read_member(struct evq_json *json, const char *path, cons
     }
     if (strcmp(key, "eos_token_id") == 0) {
         return read_id(json, &special->eos, err);
+    }
+    if (strcmp(key, "truncation_side") == 0) {
+        return read_side(json, path, &special->side, err);
     }
     special->alone = special->alone || strcmp(key, "added_tokens_decoder") == 0;
     enum evq_status status = evq_json_next(json, &token, err);
@@ -237,6 +258,9 @@ enum evq_status evq_tokenizer_files_set_bos_eos(const struct evq_tokenizer_files
     }
     if (status != EVQ_OK) {
         return status;
+    }
+    if (special.side != '\0') {
+        tokenizer->cuts_left = special.side == 'l';
     }
     prefer(&map.bos, &special.bos);
     prefer(&map.eos, &special.eos);

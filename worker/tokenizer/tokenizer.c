@@ -85,6 +85,7 @@ static enum evq_status build(const struct evq_tokenizer_json *definition,
 {
     tokenizer->steps = definition->steps;
     tokenizer->single = definition->single;
+    tokenizer->cuts_left = definition->cuts_left;
     tokenizer->pair = definition->pair;
     tokenizer->path = strdup(definition->path);
     if (tokenizer->path == NULL) {
@@ -107,9 +108,10 @@ static enum evq_status build(const struct evq_tokenizer_json *definition,
 
 static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 {
-    const int32_t ends[2] = {tokenizer->bos, tokenizer->eos}; // Other files name them.
+    // Other files name these.
+    const int32_t told[] = {tokenizer->bos, tokenizer->eos, tokenizer->cuts_left};
 
-    (void)XXH3_128bits_update(state, ends, sizeof(ends)); // This fails only for a NULL state.
+    (void)XXH3_128bits_update(state, told, sizeof(told)); // This fails only for a NULL state.
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
     evq_hex_128(hash.high64, hash.low64, tokenizer->digest);
 }

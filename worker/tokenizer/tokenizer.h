@@ -75,8 +75,9 @@ void evq_tokens_free(struct evq_tokens *tokens); // Leaves it empty.
 /*
  * Appends a text or a pair of texts with the template, and the type id of each token to types.
  * texts[1].text NULL: there is one text. If there are more than tokens_max tokens, the longer text
- * loses its last ones first, as with truncation=True in Transformers. On failure out and types are
- * unchanged. As evq_tokenizer_encode(); EVQ_E_LIMIT also if the template alone is longer.
+ * loses some first, from the side that the files name, as with truncation=True in Transformers. On
+ * failure out and types are unchanged. As evq_tokenizer_encode(); EVQ_E_LIMIT also if the template
+ * alone is longer.
  */
 enum evq_status evq_tokenizer_encode_pair(const struct evq_tokenizer *tokenizer,
                                           struct evq_tokenizer_scratch *scratch,

@@ -88,6 +88,7 @@ struct evq_tokenizer_json {
     uint64_t word_characters_max;  // WordPiece: a longer word is unknown. 0: the model is BPE.
     struct evq_tokenizer_text unk; // text NULL: there is none.
     bool fuse_unk, byte_fallback, ignore_merges;
+    bool cuts_left;                   // Texts that are too long lose their first tokens.
     struct evq_template single, pair; // count 0: there is no template.
 };
 

@@ -25,6 +25,10 @@ static void roberta_read(struct evq_model_config *config, struct evq_arena *aren
     decoder->first_place = decoder->padding + 1;
     decoder->context -= decoder->first_place;
     decoder->typeless = true; // Its tokenizers give no types.
+    if (evq_model_config_null(config, "pad_token_id")) {
+        evq_model_config_refuse(config, EVQ_E_INVALID,
+                                "pad_token_id is null, expected a token: positions follow it");
+    }
     if (decoder->context < 1) {
         evq_model_config_refuse(config, EVQ_E_INVALID,
                                 "max_position_embeddings leaves no position behind pad_token_id %d",
