@@ -1,5 +1,6 @@
 evq_test_link(test_tokenizer evq_engine)
 evq_test_link(test_tokenizer_bad evq_engine)
+evq_test_link(test_tokenizer_files evq_engine)
 evq_test_link(test_token_file evq_engine)
 # Run by tests/peers/test_tokenizer.py and tests/bench/run.sh; no part of the test suite.
 add_executable(encode_text EXCLUDE_FROM_ALL peers/encode_text.c)

@@ -383,72 +383,6 @@ static void tokenizer_appends_and_leaves_what_was_there(void **state)
     evq_tokenizer_scratch_free(scratch);
 }
 
-#define VOCABULARY "{\"a\":0,\"<s>\":1,\"</s>\":2,\"<|endoftext|>\":3}"
-
-static const struct {
-    const char *label;
-    const char *tokenizer_config, *map, *config; // NULL: no such file.
-    int32_t bos, eos;
-} ends[] = {
-    {"no file", NULL, NULL, NULL, -1, -1},
-    {"texts", "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}", NULL, NULL, 1, 2},
-    {"objects",
-     "{\"eos_token\":{\"x\":[1],\"content\":\"</s>\"},\"bos_token\":{\"content\":\"<s>\"}}", NULL,
-     NULL, 1, 2},
-    {"null is none", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL, NULL, -1, 2},
-    {"the map adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2Tokenizer\"}",
-     "{\"bos_token\":\"<s>\"}", NULL, 1, 2},
-    {"the map overrules", "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}",
-     "{\"bos_token\":null,\"eos_token\":\"<s>\"}", NULL, -1, 1},
-    {"the map does not count beside added_tokens_decoder",
-     "{\"added_tokens_decoder\":{},\"eos_token\":\"</s>\"}",
-     "{\"bos_token\":\"<s>\",\"eos_token\":\"<s>\"}", NULL, -1, 2},
-    {"the class adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2TokenizerFast\"}", NULL,
-     NULL, 3, 2},
-    {"Qwen has no bos", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", NULL, NULL, -1, 3},
-    {"config.json alone", NULL, NULL, "{\"bos_token_id\":1,\"eos_token_id\":[2,0]}", 1, 2},
-    {"config.json as Python writes it", NULL, NULL,
-     "{\"scale\":[NaN,-Infinity],\"bos_token_id\":1,\"eos_token_id\":2}", 1, 2},
-    {"config.json does not overrule", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL,
-     "{\"bos_token_id\":1,\"eos_token_id\":0}", -1, 2},
-};
-
-static void write_or_not(const struct fixture_folder *folder, const char *name, const char *text)
-{
-    if (text != NULL) {
-        fixture_folder_write(folder, name, text, strlen(text));
-    }
-}
-
-static void tokenizer_finds_what_begins_and_ends_a_text(void **state)
-{
-    struct fixture_folder *folder = *state;
-
-    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-        struct evq_tokenizer *tokenizer = NULL;
-        struct evq_error err = {.status = EVQ_OK};
-        char name[16];
-        char path[64];
-        (void)snprintf(name, sizeof(name), "t%zu", i);
-        fixture_folder_mkdir(folder, name);
-        (void)snprintf(path, sizeof(path), "%s/tokenizer.json", name);
-        write_or_not(folder, path, TOKENIZER(VOCABULARY, ""));
-        (void)snprintf(path, sizeof(path), "%s/tokenizer_config.json", name);
-        write_or_not(folder, path, ends[i].tokenizer_config);
-        (void)snprintf(path, sizeof(path), "%s/special_tokens_map.json", name);
-        write_or_not(folder, path, ends[i].map);
-        (void)snprintf(path, sizeof(path), "%s/config.json", name);
-        write_or_not(folder, path, ends[i].config);
-        assert_status_err(evq_tokenizer_open(folder->fd, name, &tokenizer, &err), EVQ_OK, &err);
-        if (tokenizer->bos != ends[i].bos || tokenizer->eos != ends[i].eos) {
-            fail_msg("%s: bos %d, eos %d", ends[i].label, (int)tokenizer->bos, (int)tokenizer->eos);
-        }
-        assert_int_equal(evq_tokenizer_prefix(tokenizer),
-                         ends[i].bos >= 0 ? ends[i].bos : ends[i].eos);
-        evq_tokenizer_free(tokenizer);
-    }
-}
-
 static void tokenizer_knows_its_vocabulary(void **state)
 {
     struct evq_tokenizer *tokenizer = open_named("qwen2");
@@ -460,71 +394,6 @@ static void tokenizer_knows_its_vocabulary(void **state)
     assert_int_equal(evq_tokenizer_find(tokenizer, "no such token", 13), -1);
     assert_holds(evq_tokenizer_name(tokenizer), "qwen2/tokenizer.json");
     evq_tokenizer_free(tokenizer);
-}
-
-/* Of the same files, what lies beside them makes another tokenizer. */
-static void tokenizer_digest_changes_with_the_files_beside(void **state)
-{
-    static const char *const configs[] = {"{}", "{\"bos_token\":\"a\"}",
-                                          "{\"tokenizer_class\":\"Qwen2Tokenizer\"}"};
-    static const char json[] = TOKENIZER(VOCABULARY, "");
-    struct fixture_folder *folder = *state;
-    char digests[3][33];
-
-    fixture_folder_write(folder, "tokenizer.json", json, sizeof(json) - 1);
-    for (size_t i = 0; i < 3; i++) {
-        struct evq_tokenizer *tokenizer = NULL;
-        fixture_folder_write(folder, "tokenizer_config.json", configs[i], strlen(configs[i]));
-        assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
-        memcpy(digests[i], evq_tokenizer_digest(tokenizer), sizeof(digests[i]));
-        evq_tokenizer_free(tokenizer);
-    }
-    for (size_t i = 1; i < 3; i++) {
-        assert_string_not_equal(digests[0], digests[i]);
-    }
-}
-
-/* tokenizer_config.json says where a pair is cut, otherwise tokenizer.json does. */
-static void tokenizer_cuts_on_the_side_that_the_files_name(void **state)
-{
-    static const char right[] = TOKENIZER("{\"a\":0,\"b\":1,\"c\":2,\"d\":3}", "");
-    static const char left[] = "{\"truncation\":{\"direction\":\"Left\",\"max_length\":9},"
-                               "\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3},"
-                               "\"merges\":[]}}";
-    static const struct {
-        const char *json, *config, *ids;
-    } rows[] = {
-        {right, "{}", "0 1 3"},
-        {right, "{\"truncation_side\":\"left\"}", "1 2 3"},
-        {left, "{}", "1 2 3"},
-        {left, "{\"truncation_side\":\"right\"}", "0 1 3"},
-    };
-    const struct evq_tokenizer_text texts[2] = {{"abc", 3}, {"d", 1}};
-    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
-    struct fixture_folder *folder = *state;
-    char digests[4][33];
-
-    assert_non_null(scratch);
-    for (size_t i = 0; i < 4; i++) {
-        struct evq_tokenizer *tokenizer = NULL;
-        struct evq_tokens ids = {0};
-        struct evq_tokens types = {0};
-        char got[64];
-        fixture_folder_write(folder, "tokenizer.json", rows[i].json, strlen(rows[i].json));
-        fixture_folder_write(folder, "tokenizer_config.json", rows[i].config,
-                             strlen(rows[i].config));
-        assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
-        assert_status(evq_tokenizer_encode_pair(tokenizer, scratch, texts, 3, &ids, &types, NULL),
-                      EVQ_OK);
-        print_ids(&ids, got, sizeof(got));
-        assert_string_equal(got, rows[i].ids);
-        memcpy(digests[i], evq_tokenizer_digest(tokenizer), sizeof(digests[i]));
-        evq_tokens_free(&ids);
-        evq_tokens_free(&types);
-        evq_tokenizer_free(tokenizer);
-    }
-    assert_string_not_equal(digests[0], digests[1]);
-    evq_tokenizer_scratch_free(scratch);
 }
 
 struct share { // One of several threads with one tokenizer.
@@ -599,13 +468,7 @@ int main(void)
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_refuses_a_piece_beyond_the_limit),
         cmocka_unit_test(tokenizer_appends_and_leaves_what_was_there),
-        cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,
-                                        fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_knows_its_vocabulary),
-        cmocka_unit_test_setup_teardown(tokenizer_digest_changes_with_the_files_beside,
-                                        fixture_folder_setup, fixture_folder_teardown),
-        cmocka_unit_test_setup_teardown(tokenizer_cuts_on_the_side_that_the_files_name,
-                                        fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_serves_several_threads),
     };
 

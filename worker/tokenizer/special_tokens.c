@@ -1,10 +1,12 @@
-/* Reads the files beside a tokenizer: which tokens begin and end a text, and where it is cut. */
+/* Reads the files beside a tokenizer: which tokens begin and end a text, where it is cut, and what
+ * tokenizer.json must agree with. */
 #include <stdio.h>
 #include <string.h>
 
 #include "shared/checkpoint/json.h"
 #include "worker/tokenizer/tokenizer_files.h"
 #include "worker/tokenizer/tokenizer_internal.h"
+#include "worker/tokenizer/unicode.h"
 
 #define NAME_BYTES_MAX 256
 
@@ -17,11 +19,23 @@ struct end { // What one file says about the beginning or the end of a text.
     uint64_t id;
 };
 
+enum flag { // What tokenizer_config.json may repeat of tokenizer.json.
+    FLAG_LOWER,
+    FLAG_STRIP,
+    FLAG_CHINESE,
+    FLAG_SPACE,
+    FLAG_COUNT
+};
+
+static const char *const flags[FLAG_COUNT] = {"do_lower_case", "strip_accents",
+                                              "tokenize_chinese_chars", "add_prefix_space"};
+
 struct special {
     bool present; // The file exists.
     struct end bos, eos;
     char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
-    char side;  // Of truncation_side, the first letter; 0: the file does not say it.
+    char side; // Of truncation_side, the first letter; 0: the file does not say it.
+    bool told[FLAG_COUNT], on[FLAG_COUNT];
     bool alone; // The file has added_tokens_decoder, so special_tokens_map.json does not count.
 };
 
@@ -151,6 +165,12 @@ static enum evq_status read_member(struct evq_json *json, const char *path, cons
     }
     special->alone = special->alone || strcmp(key, "added_tokens_decoder") == 0;
     enum evq_status status = evq_json_next(json, &token, err);
+    for (size_t i = 0; status == EVQ_OK && i < FLAG_COUNT; i++) {
+        if (strcmp(key, flags[i]) == 0) {
+            special->on[i] = token.kind == EVQ_JSON_TRUE;
+            special->told[i] = special->on[i] || token.kind == EVQ_JSON_FALSE;
+        }
+    }
     if (status == EVQ_OK && strcmp(key, "tokenizer_class") == 0 && token.kind == EVQ_JSON_STRING &&
         token.bytes < sizeof(special->class)) {
         memcpy(special->class, token.text, token.bytes + 1);
@@ -241,6 +261,50 @@ static void prefer(struct end *end, const struct end *other)
     }
 }
 
+static bool normalizes(const struct evq_tokenizer *tokenizer, enum evq_unicode_step step)
+{
+    for (size_t i = 0; i < tokenizer->steps.normalizer_count; i++) {
+        if (tokenizer->steps.normalizers[i] == EVQ_NORMALIZER_MAP + step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Transformers changes what tokenizer.json says to what tokenizer_config.json says, unless the
+ * class is the general one. */
+static enum evq_status check_flags(const struct evq_tokenizer *tokenizer, struct special *special,
+                                   struct evq_error *err)
+{
+    const char *class = special->class;
+    const bool general =
+        strcmp(class, "PreTrainedTokenizerFast") == 0 || strcmp(class, "TokenizersBackend") == 0;
+    const bool words = tokenizer->wordpiece.characters_max > 0 && !general;
+    const bool spaces = tokenizer->bpe.byte_level && (strncmp(class, "GPT2Tokenizer", 13) == 0 ||
+                                                      strncmp(class, "RobertaTokenizer", 16) == 0);
+    const bool matters[FLAG_COUNT] = {words, words, words, spaces};
+    const bool has[FLAG_COUNT] = {
+        normalizes(tokenizer, EVQ_UNICODE_LOWERCASE),
+        normalizes(tokenizer, EVQ_UNICODE_STRIP_NONSPACING),
+        normalizes(tokenizer, EVQ_UNICODE_APART),
+        tokenizer->steps.space_before,
+    };
+
+    if (!special->told[FLAG_STRIP]) {
+        special->told[FLAG_STRIP] = special->told[FLAG_LOWER];
+        special->on[FLAG_STRIP] = special->on[FLAG_LOWER];
+    }
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        if (matters[i] && special->told[i] && special->on[i] != has[i]) {
+            return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                 "'%s' and tokenizer_config.json beside it differ in %s: save the "
+                                 "tokenizer again with Transformers (save_pretrained)",
+                                 tokenizer->path, flags[i]);
+        }
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_tokenizer_files_set_bos_eos(const struct evq_tokenizer_files *files,
                                                 struct evq_tokenizer *tokenizer,
                                                 struct evq_error *err)
@@ -255,6 +319,9 @@ enum evq_status evq_tokenizer_files_set_bos_eos(const struct evq_tokenizer_files
     }
     if (status == EVQ_OK) {
         status = read_file(files, "config.json", &config, err);
+    }
+    if (status == EVQ_OK) {
+        status = check_flags(tokenizer, &special, err);
     }
     if (status != EVQ_OK) {
         return status;
