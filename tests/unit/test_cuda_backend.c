@@ -194,44 +194,6 @@ static void batch_tells_of_its_steps(void **unused)
     model_free(model);
 }
 
-/* Only the CPU has encoders: each of their operations alone makes a good plan unsupported. */
-static void operations_of_encoders_are_refused(void **unused)
-{
-    static const struct evq_op head = {
-        .kind = EVQ_OP_CROSS_ENTROPY, .in = STREAM, .out = -1, .n = 64, .k = 64};
-    const struct evq_backend_ops *cuda = evq_backend_module_v1();
-    void *device = open_backend(cuda);
-
-    (void)unused;
-    for (int turn = 0; turn < 4; turn++) {
-        struct model *model = model_new(&shapes[0], lengths_short);
-        struct evq_op *last = &model->ops[model->plan.op_count - 1];
-        for (size_t i = 0; i < model->plan.op_count; i++) {
-            struct evq_op *op = &model->ops[i];
-            op->both = turn == 0 && op->kind == EVQ_OP_ATTENTION;
-        }
-        if (turn == 1) {
-            model->ops[0].types = slot(model, 2, model->ops[0].n, 1.0f);
-        } else if (turn == 2) {
-            *last = head;
-            last->n = last->k = model->columns[STREAM];
-        } else if (turn == 3) {
-            struct evq_op after = *last;
-            *last = (struct evq_op){.kind = EVQ_OP_MEAN,
-                                    .in = STREAM,
-                                    .out = NORMED,
-                                    .weight = -1,
-                                    .bias = -1,
-                                    .n = model->columns[STREAM]};
-            add(model, after);
-        }
-        assert_int_equal(cuda->prepare(device, &model->plan, &err), EVQ_E_UNSUPPORTED);
-        assert_non_null(strstr(err.message, "has encoders only on the CPU: on a GPU, evaluate"));
-        model_free(model);
-    }
-    cuda->close(device);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,7 +202,6 @@ int main(void)
         cmocka_unit_test(language_models_stay_near_the_cpu_in_bf16),
         cmocka_unit_test(sequences_have_the_same_bits_in_any_batch_in_bf16),
         cmocka_unit_test(batch_tells_of_its_steps),
-        cmocka_unit_test(operations_of_encoders_are_refused),
     };
 
     print_message("seed %llu\n", (unsigned long long)random_state);
