@@ -287,15 +287,24 @@ class TokenFiles(unittest.TestCase):
             file.write("{\n")
         with open(self.path("empty"), "w", encoding="utf-8"):
             pass
+        with open(self.path("half"), "w", encoding="utf-8") as file:
+            file.write('{"a": "\\ud83d"}\n')
+        with open(self.path("deep"), "w", encoding="utf-8") as file:
+            file.write('{"a": ' + "[" * 100_000 + "\n")
+        with open(self.path("no_unknown"), "w", encoding="utf-8") as file:
+            json.dump({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}}, file)
         known = os.path.join(make_tokenizers.MADE, "gpt2")
-        for words, says in (((self.folder, "text", "o"), "tokenizer.json' does not exist"), (("text", "text", "o"), "'text': "),
+        for words, says in (((known, "half", "o", "--field", "a"), "field 'a' has half of a surrogate pair"),
+                            ((known, "deep", "o", "--field", "a"), "'deep', line 1: maximum recursion depth"),
+                            (("no_unknown", "text", "o"), "the tokenizer fails on a document: "),
+                            ((self.folder, "text", "o"), "tokenizer.json' does not exist"), (("text", "text", "o"), "'text': "),
                             ((known, "none", "o"), "No such file"), ((known, "empty", "o"), "'empty' has no tokens"),
                             ((known, "text", "o", "--field", "a"), "'text', line 1: "), ((known, "text"), "output"),
                             ((known, "text", "none/o"), "none/o")):
             done = self.run_it(*words)
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (65, "", 1), done.stderr)
             self.assertIn(says, done.stderr)
-        self.assertEqual(sorted(os.listdir(self.folder)), ["empty", "text"])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["deep", "empty", "half", "no_unknown", "text"])
 
     def test_equals_the_worker(self) -> None:
         known = os.path.join(make_tokenizers.MADE, "deepseek")

@@ -169,6 +169,9 @@ static const struct {
      "ByteLevel is neither"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":7}"), EVQ_E_CORRUPT,
      "Digits is neither"},
+    {WITH("\"normalizer\":{\"type\":\"StripAccents\"},\"pre_tokenizer\":{\"type\":\"Metaspace\","
+          "\"replacement\":\"\u2581\",\"prepend_scheme\":\"first\"}"),
+     EVQ_E_UNSUPPORTED, "'first' behind a normalizer that removes characters"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}"), EVQ_E_UNSUPPORTED,
      "Metaspace"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\","

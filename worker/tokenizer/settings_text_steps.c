@@ -214,6 +214,19 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
     return add_scan(definition, scan, err);
 }
 
+static bool removes_characters(const struct evq_text_steps *steps)
+{
+    bool removes = false;
+
+    for (size_t i = 0; i < steps->normalizer_count; i++) {
+        const enum evq_normalizer normalizer = steps->normalizers[i];
+        removes = removes || normalizer == EVQ_NORMALIZER_MAP + EVQ_UNICODE_CLEAN ||
+                  normalizer == EVQ_NORMALIZER_MAP + EVQ_UNICODE_STRIP_ACCENTS ||
+                  normalizer == EVQ_NORMALIZER_MAP + EVQ_UNICODE_STRIP_NONSPACING;
+    }
+    return removes;
+}
+
 static enum evq_status metaspace(struct evq_tokenizer_json *definition,
                                  const struct evq_json_tree *tree, struct evq_error *err)
 {
@@ -240,6 +253,13 @@ static enum evq_status metaspace(struct evq_tokenizer_json *definition,
     }
     if (steps->scan_count > 0) {
         return evq_tokenizer_json_refuse(definition, err, "has Metaspace behind other steps");
+    }
+    if (steps->metaspace_prepend == EVQ_PREPEND_FIRST && removes_characters(steps)) {
+        // Hugging Face finds no beginning of the text where its first character was removed.
+        return evq_tokenizer_json_refuse(
+            definition, err,
+            "has a Metaspace with prepend_scheme 'first' behind a normalizer that "
+            "removes characters");
     }
     steps->metaspace = true;
     return divides ? add_scan(definition, EVQ_PRETOKENIZER_UNDER, err) : EVQ_OK;

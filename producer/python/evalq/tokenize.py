@@ -47,12 +47,16 @@ def _documents(path: str, field: str) -> Iterator[str]:
                 continue
             try:
                 value = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"'{path}', line {number}: {error}") from None
             for name in field.split("."):
                 value = _member(value, name)
             if not isinstance(value, str):
                 raise ValueError(f"'{path}', line {number}: field '{field}' is not text")
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise ValueError(
+                    f"'{path}', line {number}: field '{field}' has half of a surrogate pair"
+                )
             yield value
 
 
@@ -71,6 +75,15 @@ def _open_tokenizer(path: str) -> Any:
         return tokenizer_class.from_file(path)
     except Exception as error:  # The library raises no other class.
         raise ValueError(f"'{path}': {error}") from None
+
+
+def _encode(tokenizer: Any, document: str, special: bool) -> Any:
+    try:
+        return tokenizer.encode(document, add_special_tokens=special).ids
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # A panic of the library is not even an Exception.
+        raise ValueError(f"the tokenizer fails on a document: {error}") from None
 
 
 def write_npy(path: str, ids: array.array[int]) -> None:
@@ -111,7 +124,7 @@ def tokenize(
         raise ValueError(f"'{end}' is not a token of '{tokenizer_path}'")
     ids = array.array("I")
     for document in _documents(text, field):
-        found = tokenizer.encode(document, add_special_tokens=special).ids
+        found = _encode(tokenizer, document, special)
         if found and max(found) >= _IDS_MAX:
             raise ValueError(f"'{tokenizer_path}' has the id {max(found)}, expected below 2^31")
         ids.extend(found)
