@@ -2,6 +2,7 @@
  * that Transformers gave in float64 (tests/data/make_models.py); and what it refuses. */
 #include "native_fixture.h"
 #include "worker/datasets/corpus.h"
+#include "worker/evaluators/native/native_images.h"
 
 #define MODELS  EVQ_TEST_DATA "/models/"
 #define SAMPLES 40
@@ -249,6 +250,22 @@ static void images_of_another_shape_are_refused(void **state)
         strstr(err.message, "mean and std have 1 values, but the model's images have 2"));
 }
 
+/* Images of 4 channels, rows and columns have the same shape in both orders. */
+static void images_whose_order_does_not_show_are_refused(void **state)
+{
+    struct evq_dataset dataset = {.inputs = {.rank = 4, .shape = {9, 4, 4, 4}},
+                                  .inputs_name = "x.npy"};
+    struct evq_patches patches = {.channels = 4, .height = 4, .width = 4};
+    struct evq_error err = {0};
+
+    (void)state;
+    assert_int_equal(evq_native_images_check(&dataset, &patches, &err), EVQ_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "'x.npy' does not show which come first"));
+    dataset.inputs = (struct evq_array){.rank = 4, .shape = {9, 1, 1, 1}};
+    patches = (struct evq_patches){.channels = 1, .height = 1, .width = 1};
+    assert_int_equal(evq_native_images_check(&dataset, &patches, &err), EVQ_OK);
+}
+
 /* Mean and std of each channel say the same as one scale and shift. */
 static void channels_have_a_mean_and_a_deviation(void **state)
 {
@@ -338,6 +355,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(texts_that_do_not_fit_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(tasks_of_other_models_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(images_of_another_shape_are_refused, setup, teardown),
+        cmocka_unit_test(images_whose_order_does_not_show_are_refused),
         cmocka_unit_test_setup_teardown(texts_have_labels_of_every_form, setup, teardown),
         cmocka_unit_test_setup_teardown(channels_have_a_mean_and_a_deviation, setup, teardown),
     };

@@ -203,6 +203,8 @@ static const struct {
     {ADDED("{\"content\":\"a\",\"id\":3}"), EVQ_E_UNSUPPORTED, "'a' the id 3, expected 0"},
     {ADDED("{\"content\":\"a\",\"id\":0},{\"content\":\"a\",\"id\":0}"), EVQ_E_CORRUPT,
      "'a' comes twice"},
+    {ADDED("{\"content\":\"a\",\"id\":0},{\"content\":\"a\",\"id\":0,\"special\":true}"),
+     EVQ_E_CORRUPT, "'a' comes twice"},
     {ADDED("{\"content\":\"a\",\"content\":\"b\",\"id\":0}"), EVQ_E_CORRUPT, "twice in one object"},
     // Templates.
     {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), EVQ_E_CORRUPT,

@@ -40,19 +40,38 @@ static int by_content(const void *left, const void *right)
     return order != 0 ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
 }
 
-enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char *path,
-                                      struct evq_error *err)
+static enum evq_status twice(struct evq_tokenizer_text content, const char *path,
+                             struct evq_error *err)
 {
     char shown[260];
 
+    return evq_error_set(err, EVQ_E_CORRUPT, "'%s': the added token '%s' comes twice", path,
+                         evq_tokenizer_text_shown(content, shown, sizeof(shown)));
+}
+
+enum evq_status evq_added_tokens_check_apart(const struct evq_added_tokens *raw,
+                                             const struct evq_added_tokens *normalized,
+                                             const char *path, struct evq_error *err)
+{
+    for (size_t i = 0; raw->count > 0 && i < normalized->count; i++) {
+        const struct evq_added_token key = {.content = normalized->tokens[i].written};
+        if (bsearch(&key, raw->tokens, raw->count, sizeof(key), by_content) != NULL) {
+            return twice(key.content, path, err);
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char *path,
+                                      struct evq_error *err)
+{
     if (added->count > 0) {
         qsort(added->tokens, added->count, sizeof(*added->tokens), by_content);
     }
     for (size_t i = 0; i < added->count; i++) {
         const struct evq_tokenizer_text content = added->tokens[i].content;
         if (i > 0 && by_content(&added->tokens[i - 1], &added->tokens[i]) == 0) {
-            return evq_error_set(err, EVQ_E_CORRUPT, "'%s': the added token '%s' comes twice", path,
-                                 evq_tokenizer_text_shown(content, shown, sizeof(shown)));
+            return twice(content, path, err);
         }
         added->first[(unsigned char)content.text[0] + 1]++;
     }

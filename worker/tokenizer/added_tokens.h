@@ -26,6 +26,11 @@ enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char *path,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
+/* EVQ_E_CORRUPT if a token is in both sorted lists as it is written. */
+enum evq_status evq_added_tokens_check_apart(const struct evq_added_tokens *raw,
+                                             const struct evq_added_tokens *normalized,
+                                             const char *path,
+                                             struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_added_tokens_free(struct evq_added_tokens *added);
 
 /*

@@ -66,7 +66,11 @@ static enum evq_status build_added(const struct evq_tokenizer_json *definition,
     if (status == EVQ_OK) {
         status = evq_added_tokens_sort(&tokenizer->raw, definition->path, err);
     }
-    return status == EVQ_OK ? evq_added_tokens_sort(&tokenizer->normalized, definition->path, err)
+    if (status == EVQ_OK) {
+        status = evq_added_tokens_sort(&tokenizer->normalized, definition->path, err);
+    }
+    return status == EVQ_OK ? evq_added_tokens_check_apart(&tokenizer->raw, &tokenizer->normalized,
+                                                           definition->path, err)
                             : status;
 }
 

@@ -28,6 +28,13 @@ enum evq_status evq_native_images_check(const struct evq_dataset *dataset,
                              "channels",
                              (int)dataset->channels, (int)patches->channels);
     }
+    if (array->rank == 4 && patches->channels > 1 && patches->channels == patches->height &&
+        patches->height == patches->width) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "the model's images have as many channels as rows and columns, so "
+                             "that '%s' does not show which come first",
+                             dataset->inputs_name);
+    }
     return channels_first(array, patches) ||
                    shape_is(array, patches->height, patches->width, patches->channels)
                ? EVQ_OK
