@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
@@ -283,6 +284,28 @@ static void tokenizer_gives_no_token_for_what_the_one_before_it_stripped(void **
     evq_tokenizer_scratch_free(scratch);
 }
 
+/* Of a token that is white space and strips more of it, each search begins where the last ended. */
+static void tokenizer_strips_a_megabyte_in_linear_time(void **state)
+{
+    const size_t bytes = 1 << 20;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = open_named("gpt2"); // It has two spaces with rstrip.
+    char *text = malloc(bytes);
+
+    (void)state;
+    assert_non_null(scratch);
+    assert_non_null(text);
+    memset(text, ' ', bytes);
+    const clock_t start = clock();
+    struct evq_tokens tokens = encode(tokenizer, scratch, text, bytes, false);
+    assert_true((clock() - start) / CLOCKS_PER_SEC < 30); // In quadratic time it takes minutes.
+    assert_int_equal(tokens.count, bytes / 2);
+    evq_tokens_free(&tokens);
+    free(text);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
 /* Without an unknown token "z" leaves nothing between two U+2581, which then are one token. */
 static void tokenizer_merges_across_characters_that_leave_no_token(void **state)
 {
@@ -462,6 +485,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             tokenizer_gives_no_token_for_what_the_one_before_it_stripped, fixture_folder_setup,
             fixture_folder_teardown),
+        cmocka_unit_test(tokenizer_strips_a_megabyte_in_linear_time),
         cmocka_unit_test_setup_teardown(tokenizer_merges_across_characters_that_leave_no_token,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test_setup_teardown(tokenizer_knows_normalised_tokens_as_they_are_written,

@@ -157,13 +157,15 @@ static void strip(const struct evq_added_token *token, const char *text, size_t 
     size_t length = 0;
 
     if (token->lstrip) {
-        while (match->from > 0 &&
+        while (match->from > taken &&
                (evq_unicode_of(evq_utf8_code_before(start, start + match->from, &length)) &
                 EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE) {
             match->from -= length;
         }
         match->from = match->from > taken ? match->from : taken;
     }
+    // What was taken beyond this token is white space that the one before it stripped.
+    match->to = token->rstrip && match->to < taken ? taken : match->to;
     while (token->rstrip && match->to < bytes &&
            (evq_unicode_at(start + match->to, &length) & EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE) {
         match->to += length;
