@@ -85,13 +85,16 @@ def run(name: str, cases: List[str], logs: str) -> Outcome:
 
 def judge(code: int, text: str) -> Outcome:
     """By how it ended and what unittest says of it. Ending with 77 is the same as skipping all."""
-    skipped = re.findall(r"\.\.\. skipped ['\"](.*)['\"]$", text, re.MULTILINE)
+    lines = re.findall(r"^ *(.*) \.\.\. skipped ['\"](.*)['\"]$", text, re.MULTILINE)
+    skipped = [reason for _, reason in lines]
+    # The skipped parts of one test are one skipped test: "  test_a (Case.test_a) [part]".
+    missed = len({re.sub(r"^(\S+ \(\S+\)).*", r"\1", name) for name, _ in lines})
     if code == 77:
         skipped += re.findall(r"^not run: (.*)$", text, re.MULTILINE) or ["it did not say why"]
     ran = re.search(r"^Ran (\d+) tests? in", text, re.MULTILINE)
     tests = int(ran.group(1)) if ran and code != 77 else 0
     reason = "; ".join(dict.fromkeys(each.removeprefix("not run: ") for each in skipped))
-    if code == 77 or (code in (0, 5) and ran and tests <= len(skipped)):
+    if code == 77 or (code in (0, 5) and ran and tests <= missed):
         return {"outcome": "not run", "reason": reason, "tests": 0}
     if code != 0:
         wrong = re.findall(r"^(?:FAIL|ERROR): (\S+)", text, re.MULTILINE)
@@ -99,8 +102,8 @@ def judge(code: int, text: str) -> Outcome:
         why = ", ".join(dict.fromkeys(wrong)) or (said[-1] if said else "")
         return {"outcome": "failed", "reason": f"ended with {code}: {why}", "tests": tests}
     if skipped:
-        reason = f"{len(skipped)} skipped: {reason}"
-    return {"outcome": "passed", "reason": reason, "tests": tests - len(skipped)}
+        reason = f"{missed} skipped: {reason}"
+    return {"outcome": "passed", "reason": reason, "tests": tests - missed}
 
 
 def commit() -> str:
