@@ -5,7 +5,9 @@ A row names the classes of Transformers (`Llama` stands for LlamaConfig and Llam
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+import copy
+import os
+from typing import Any, Dict, Iterable, List, Tuple
 
 VOCABULARY = 131
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
@@ -236,6 +238,19 @@ REWRITTEN: Dict[str, Tuple[str, Tuple[str, ...], Dict[str, Any]]] = {
 }
 
 
+def chosen(names: Iterable[str]) -> List[str]:
+    """The names that begin with $EVALQ_TEST_FAMILY, whatever their case and signs ("gpt_neox" chooses GPTNeoX); without it all."""
+
+    def letters(name: str) -> str:
+        return "".join(letter for letter in name.lower() if letter.isalnum())
+
+    word = os.environ.get("EVALQ_TEST_FAMILY", "")
+    found = [name for name in names if letters(name).startswith(letters(word))]
+    if not found:
+        raise SystemExit(f"EVALQ_TEST_FAMILY is {word}, with which no name here begins")
+    return found
+
+
 def make(name: str) -> Any:
     """A model of the row, as Transformers initialises it."""
     import transformers
@@ -243,5 +258,6 @@ def make(name: str) -> Any:
     family, more = ROWS[name]
     shape = SHAPES.get(family, SHAPE)
     kind = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
-    config = getattr(transformers, f"{family}Config")(**{**shape, **more})
+    # Of a copy, because some configuration classes write their defaults into the rope_parameters.
+    config = getattr(transformers, f"{family}Config")(**copy.deepcopy({**shape, **more}))
     return getattr(transformers, kind)(config)

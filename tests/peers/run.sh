@@ -4,6 +4,7 @@
 #   EVALQ_PEERS_REQUIREMENTS  what goes into the environment (default: tests/peers/requirements.txt, into build/peers/venv)
 #   EVALQ_PEERS_VENV          an environment that is there already; nothing is installed into it
 #   EVALQ_TEST_BUILD          a build that is there already, with its tests
+#   EVALQ_TEST_FAMILY         test_models, test_rope and test_forced_family: only models whose name begins so
 set -eu
 
 cd "$(dirname "$0")/../.."
