@@ -1,5 +1,9 @@
 #include "worker/models/decoder_parts.h"
 
+#include <string.h>
+
+#define FIRST_ROOM 64 // Items of each array at first.
+
 const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                                     const char *leaf)
 {
@@ -15,9 +19,39 @@ const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer
     return name != NULL ? name : "";
 }
 
+/* Room for one more item. Returns NULL if memory runs out, and the plan then fails at its end. */
+static void *grown(struct evq_decoder_plan *plan, const void *items, size_t count, size_t *room,
+                   size_t item_bytes)
+{
+    const size_t more = *room == 0 ? FIRST_ROOM : 2 * *room;
+    void *all = evq_arena_array(plan->arena, more, item_bytes);
+
+    plan->failed = plan->failed || all == NULL;
+    if (all != NULL) {
+        *room = more;
+    }
+    return all != NULL && count > 0 ? memcpy(all, items, count * item_bytes) : all;
+}
+
+bool evq_decoder_arrays_begin(struct evq_decoder_plan *plan)
+{
+    plan->ops = grown(plan, NULL, 0, &plan->op_room, sizeof(*plan->ops));
+    plan->slots = grown(plan, NULL, 0, &plan->slot_room, sizeof(*plan->slots));
+    plan->wanted = grown(plan, NULL, 0, &plan->wanted_room, sizeof(*plan->wanted));
+    return !plan->failed;
+}
+
 int32_t evq_decoder_add_slot(struct evq_decoder_plan *plan, const char *name, int32_t rows,
                              int32_t columns)
 {
+    if (plan->slot_count == plan->slot_room) {
+        struct evq_weight_slot *all =
+            grown(plan, plan->slots, plan->slot_count, &plan->slot_room, sizeof(*plan->slots));
+        if (all == NULL) {
+            return 0; // The plan fails, so this slot is not used.
+        }
+        plan->slots = all;
+    }
     plan->slots[plan->slot_count] =
         (struct evq_weight_slot){.name = name, .rows = rows, .columns = columns};
     return (int32_t)plan->slot_count++;
@@ -25,11 +59,27 @@ int32_t evq_decoder_add_slot(struct evq_decoder_plan *plan, const char *name, in
 
 void evq_decoder_want(struct evq_decoder_plan *plan, const struct evq_wanted *wanted)
 {
+    if (plan->wanted_count == plan->wanted_room) {
+        struct evq_wanted *all = grown(plan, plan->wanted, plan->wanted_count, &plan->wanted_room,
+                                       sizeof(*plan->wanted));
+        if (all == NULL) {
+            return;
+        }
+        plan->wanted = all;
+    }
     plan->wanted[plan->wanted_count++] = *wanted;
 }
 
 void evq_decoder_add_op(struct evq_decoder_plan *plan, const struct evq_op *op)
 {
+    if (plan->op_count == plan->op_room) {
+        struct evq_op *all =
+            grown(plan, plan->ops, plan->op_count, &plan->op_room, sizeof(*plan->ops));
+        if (all == NULL) {
+            return;
+        }
+        plan->ops = all;
+    }
     plan->ops[plan->op_count++] = *op;
 }
 

@@ -19,6 +19,10 @@ enum { EVQ_DECODER_BESIDE = -1, EVQ_DECODER_OUTSIDE = -2 };
 const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                                     const char *leaf);
 
+/* Makes the plan's arrays, which grow as the functions below add to them. False: memory ran out. If
+ * it runs out later, plan->failed is set and what is added is lost. */
+bool evq_decoder_arrays_begin(struct evq_decoder_plan *plan);
+
 int32_t evq_decoder_add_slot(struct evq_decoder_plan *plan, const char *name, int32_t rows,
                              int32_t columns);
 void evq_decoder_want(struct evq_decoder_plan *plan, const struct evq_wanted *wanted);

@@ -7,11 +7,6 @@
 #include "worker/models/decoder_parts.h"
 #include "worker/models/patch_embedding.h"
 
-#define LAYER_OPS    18
-#define LAYER_SLOTS  16
-#define LAYER_WANTED 22
-#define OUTER        16 // Most operations, slots and tensors outside the layers.
-
 // ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds. The head
 // of a classifier begins with POOLED.
 enum {
@@ -378,20 +373,11 @@ enum evq_status evq_decoder_plan_make(struct evq_decoder_plan *plan, struct evq_
 {
     const struct evq_decoder *shape = plan->shape;
     const size_t layers = (size_t)shape->layers;
-    const size_t experts = (size_t)shape->experts;
-    const size_t head_norms =
-        shape->qk_norm == EVQ_QK_NORM_EACH ? (size_t)shape->heads + (size_t)shape->kv_heads : 0;
     const int32_t asked = plan->request->length_max;
     const int32_t rows_max = plan->request->rows_max;
 
-    plan->ops = evq_arena_array(plan->arena, layers * LAYER_OPS + OUTER, sizeof(*plan->ops));
-    plan->slots = evq_arena_array(plan->arena, layers * (LAYER_SLOTS + 2 * experts) + OUTER,
-                                  sizeof(*plan->slots));
-    plan->wanted =
-        evq_arena_array(plan->arena, layers * (LAYER_WANTED + 3 * experts + head_norms) + OUTER,
-                        sizeof(*plan->wanted));
     const int32_t *columns = buffer_columns(plan);
-    if (plan->ops == NULL || plan->slots == NULL || plan->wanted == NULL || columns == NULL) {
+    if (columns == NULL || !evq_decoder_arrays_begin(plan)) {
         return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", layers);
     }
     if (shape->patches.channels > 0) {

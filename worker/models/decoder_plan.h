@@ -24,7 +24,8 @@ struct evq_decoder_plan { // A plan while it is made.
     struct evq_weight_slot *slots;
     struct evq_wanted *wanted;
     size_t op_count, slot_count, wanted_count;
-    bool failed; // Memory ran out.
+    size_t op_room, slot_room, wanted_room; // The arrays grow to more.
+    bool failed;                            // Memory ran out.
 };
 
 /* Fills in the plan and the sizes of model, and plan->wanted. The first slot and the first wanted
