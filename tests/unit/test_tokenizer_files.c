@@ -157,6 +157,49 @@ static void tokenizer_cuts_on_the_side_that_the_files_name(void **state)
 }
 
 static const struct {
+    const char *config;
+    int32_t type; // Of the second text of a pair.
+} inputs[] = {
+    {"{}", 1},
+    {"{\"tokenizer_class\":\"BertTokenizer\"}", 1},
+    {"{\"tokenizer_class\":\"TokenizersBackend\"}", 0},
+    {"{\"tokenizer_class\":\"PreTrainedTokenizerFast\"}", 0},
+    {"{\"tokenizer_class\":\"TokenizersBackend\","
+     "\"model_input_names\":[\"input_ids\",\"token_type_ids\"]}",
+     1},
+    {"{\"model_input_names\":[\"input_ids\",[7],\"attention_mask\"]}", 0},
+    {"{\"model_input_names\":null}", 1},
+};
+
+static void tokenizer_gives_types_where_the_model_takes_them(void **state)
+{
+    static const char json[] = TOKENIZER(VOCABULARY, "");
+    const struct evq_tokenizer_text texts[2] = {{"a", 1}, {"a", 1}};
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct fixture_folder *folder = *state;
+
+    assert_non_null(scratch);
+    write_or_not(folder, "tokenizer.json", json);
+    for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++) {
+        struct evq_tokenizer *tokenizer = NULL;
+        struct evq_tokens ids = {0};
+        struct evq_tokens types = {0};
+        write_or_not(folder, "tokenizer_config.json", inputs[i].config);
+        assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+        assert_status(evq_tokenizer_encode_pair(tokenizer, scratch, texts, 9, &ids, &types, NULL),
+                      EVQ_OK);
+        assert_int_equal(types.count, 2);
+        if (types.ids[0] != 0 || types.ids[1] != inputs[i].type) {
+            fail_msg("%s: types %d and %d", inputs[i].config, (int)types.ids[0], (int)types.ids[1]);
+        }
+        evq_tokens_free(&ids);
+        evq_tokens_free(&types);
+        evq_tokenizer_free(tokenizer);
+    }
+    evq_tokenizer_scratch_free(scratch);
+}
+
+static const struct {
     const char *json, *config, *differs; // differs NULL: the files agree.
 } repeated[] = {
     {WORDS(LOWER), "{\"do_lower_case\":true,\"strip_accents\":null}", NULL},
@@ -209,6 +252,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(tokenizer_digest_changes_with_the_files_beside,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test_setup_teardown(tokenizer_cuts_on_the_side_that_the_files_name,
+                                        fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test_setup_teardown(tokenizer_gives_types_where_the_model_takes_them,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test_setup_teardown(tokenizer_refuses_files_that_differ, fixture_folder_setup,
                                         fixture_folder_teardown),

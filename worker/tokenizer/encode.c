@@ -414,7 +414,8 @@ enum evq_status evq_tokenizer_encode_pair(const struct evq_tokenizer *tokenizer,
         status = append(&encoding, id >= 0 ? &id : begins[text], count);
         encoding.out = types;
         for (size_t j = 0; status == EVQ_OK && j < count; j++) {
-            status = append(&encoding, &template->parts[i].type, 1);
+            const int32_t type = tokenizer->typeless ? 0 : template->parts[i].type;
+            status = append(&encoding, &type, 1);
         }
     }
     if (status != EVQ_OK) {

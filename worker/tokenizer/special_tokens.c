@@ -36,6 +36,7 @@ struct special {
     char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
     char side; // Of truncation_side, the first letter; 0: the file does not say it.
     bool told[FLAG_COUNT], on[FLAG_COUNT];
+    bool inputs, types; // It has model_input_names, and they have token_type_ids.
     bool alone; // The file has added_tokens_decoder, so special_tokens_map.json does not count.
 };
 
@@ -119,6 +120,28 @@ static enum evq_status read_side(struct evq_json *json, const char *path, char *
     return EVQ_OK;
 }
 
+static enum evq_status read_inputs(struct evq_json *json, struct special *special,
+                                   struct evq_error *err)
+{
+    struct evq_json_token token;
+
+    enum evq_status status = evq_json_next(json, &token, err);
+    if (status != EVQ_OK || token.kind != EVQ_JSON_ARRAY) {
+        return status == EVQ_OK ? evq_json_skip(json, &token, err) : status;
+    }
+    special->inputs = true;
+    while ((status = evq_json_next(json, &token, err)) == EVQ_OK &&
+           token.kind != EVQ_JSON_ARRAY_END) {
+        special->types = special->types || (token.kind == EVQ_JSON_STRING &&
+                                            strcmp(token.text, "token_type_ids") == 0);
+        status = evq_json_skip(json, &token, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return status;
+}
+
 /* Reads bos_token_id or eos_token_id of config.json: a number, the first of a list, or null. */
 static enum evq_status read_id(struct evq_json *json, struct end *end, struct evq_error *err)
 {
@@ -162,6 +185,9 @@ static enum evq_status read_member(struct evq_json *json, const char *path, cons
     }
     if (strcmp(key, "truncation_side") == 0) {
         return read_side(json, path, &special->side, err);
+    }
+    if (strcmp(key, "model_input_names") == 0) {
+        return read_inputs(json, special, err);
     }
     special->alone = special->alone || strcmp(key, "added_tokens_decoder") == 0;
     enum evq_status status = evq_json_next(json, &token, err);
@@ -271,15 +297,20 @@ static bool normalizes(const struct evq_tokenizer *tokenizer, enum evq_unicode_s
     return false;
 }
 
+/* Whether the class is one that knows no model. */
+static bool is_general(const struct special *special)
+{
+    return strcmp(special->class, "PreTrainedTokenizerFast") == 0 ||
+           strcmp(special->class, "TokenizersBackend") == 0;
+}
+
 /* Transformers changes what tokenizer.json says to what tokenizer_config.json says, unless the
  * class is the general one. */
 static enum evq_status check_flags(const struct evq_tokenizer *tokenizer, struct special *special,
                                    struct evq_error *err)
 {
     const char *class = special->class;
-    const bool general =
-        strcmp(class, "PreTrainedTokenizerFast") == 0 || strcmp(class, "TokenizersBackend") == 0;
-    const bool words = tokenizer->wordpiece.characters_max > 0 && !general;
+    const bool words = tokenizer->wordpiece.characters_max > 0 && !is_general(special);
     const bool spaces = tokenizer->bpe.byte_level && (strncmp(class, "GPT2Tokenizer", 13) == 0 ||
                                                       strncmp(class, "RobertaTokenizer", 16) == 0);
     const bool matters[FLAG_COUNT] = {words, words, words, spaces};
@@ -326,6 +357,7 @@ enum evq_status evq_tokenizer_files_set_bos_eos(const struct evq_tokenizer_files
     if (status != EVQ_OK) {
         return status;
     }
+    tokenizer->typeless = special.inputs ? !special.types : is_general(&special);
     if (special.side != '\0') {
         tokenizer->cuts_left = special.side == 'l';
     }

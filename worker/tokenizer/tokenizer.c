@@ -113,7 +113,8 @@ static enum evq_status build(const struct evq_tokenizer_json *definition,
 static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 {
     // Other files name these.
-    const int32_t told[] = {tokenizer->bos, tokenizer->eos, tokenizer->cuts_left};
+    const int32_t told[] = {tokenizer->bos, tokenizer->eos, tokenizer->cuts_left,
+                            tokenizer->typeless};
 
     (void)XXH3_128bits_update(state, told, sizeof(told)); // This fails only for a NULL state.
     const XXH128_hash_t hash = XXH3_128bits_digest(state);

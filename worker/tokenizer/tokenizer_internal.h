@@ -18,6 +18,7 @@ struct evq_tokenizer {
     struct evq_template single, pair;
     int32_t vocabulary; // One more than the largest id that encoding can give.
     int32_t bos, eos;   // -1: none.
+    bool typeless;      // All types of tokens are 0.
     bool cuts_left;     // Texts that are too long lose their first tokens.
     char digest[33];
     char *path;
