@@ -15,9 +15,10 @@
 
 #include "shared/base/error.h"
 
-#define EVQ_BACKEND_ABI 8
+#define EVQ_BACKEND_ABI 9
 
-#define EVQ_EXPERTS_MAX 4096 // Most experts of a layer.
+#define EVQ_EXPERTS_MAX         4096 // Most experts of a layer.
+#define EVQ_BACKEND_DEVICES_MAX 64   // Most devices of one state.
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -192,12 +193,16 @@ struct evq_row_result {
 struct evq_backend_config {
     int32_t device;          // CUDA ordinal; ignored by the CPU.
     int32_t threads;         // CPU threads; 0: all cores.
-    size_t memory_bytes_max; // 0: all memory of the device.
+    size_t memory_bytes_max; // On each device; 0: all its memory.
+    // Devices to use instead of `device`: the plan is cut into parts, and each device has the
+    // weights of one part. They must be of one kind to give the numbers of one device. 0: none.
+    const int32_t *devices;
+    int32_t device_count;
 };
 
 struct evq_backend_caps {
-    char device[128]; // "AMD EPYC ... (avx512, 2 threads)", "NVIDIA H200".
-    size_t memory_bytes;
+    char device[128];    // "AMD EPYC ... (avx512, 2 threads)", "NVIDIA H200", "2 x NVIDIA H200".
+    size_t memory_bytes; // Of all devices.
     bool bf16;
 };
 
@@ -205,7 +210,7 @@ struct evq_backend_stats {
     uint64_t exec_calls;
     uint64_t rows;
     uint64_t flops;
-    size_t memory_bytes; // Memory that is held now.
+    size_t memory_bytes; // Memory that is held now, on all devices.
 };
 
 struct evq_backend_ops {

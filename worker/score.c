@@ -314,8 +314,8 @@ static enum evq_status open_native(const struct evq_options *options,
     }
     evq_devices_deal(&devices, 0, 1, visible, &gpus, &memory);
     (void)setenv("CUDA_VISIBLE_DEVICES", visible, 1);
-    status = evq_native_open(gpus > 0 ? 0 : -1, options->threads > 0 ? options->threads : 0,
-                             ret_native, note, sizeof(note), err);
+    status = evq_native_open(gpus, options->threads > 0 ? options->threads : 0, ret_native, note,
+                             sizeof(note), err);
     if (status == EVQ_OK && note[0] != '\0' && gpus > 0) {
         (void)fprintf(stderr, "evalq-worker: %s\n", note);
     }

@@ -1,11 +1,12 @@
 /*
- * The CUDA backend for one device. It uses one stream, and another one for copies of weights.
- * Products are done by cuBLAS (fp32) and cuBLASLt (bf16), everything else by the kernels of
- * launchers.h and tokens.h. prepare.c sizes the memory. run.c copies a batch in, runs the plan step
- * by step and copies the results out.
+ * The CUDA backend for one or several devices. Each uses one stream, and another one for copies of
+ * weights. Products are done by cuBLAS (fp32) and cuBLASLt (bf16), everything else by the kernels
+ * of launchers.h and tokens.h. pipeline.c divides a plan among the devices. prepare.c sizes the
+ * memory. run.c copies a batch in, runs the plan step by step and copies the results out.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/state.h"
@@ -33,15 +34,11 @@ static int32_t cuda_probe(struct evq_error *err)
     return evq_cublas_load(&cublas, err) == EVQ_OK ? (int32_t)count : 0;
 }
 
-static void cuda_close(void *opened)
+static void device_close(struct evq_cuda_state *state)
 {
-    struct evq_cuda_state *state = opened;
-
-    if (state == NULL) {
-        return;
-    }
-    // None of these errors can be reported, and all of them occur if the device has failed.
-    (void)cudaSetDevice(state->device);
+    // None of these errors can be reported, and all of them occur if the device has failed. If
+    // there is no such device, the next launch must not be blamed for it.
+    (void)!evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", NULL);
     if (state->stream != NULL) {
         (void)cudaStreamSynchronize(state->stream);
     }
@@ -66,6 +63,17 @@ static void cuda_close(void *opened)
     free(state->weights);
     free(state->buffers);
     free(state);
+}
+
+static void cuda_close(void *opened)
+{
+    struct evq_cuda_state *state = opened;
+
+    while (state != NULL) {
+        struct evq_cuda_state *next = state->next;
+        device_close(state);
+        state = next;
+    }
 }
 
 static enum evq_status open_device(struct evq_cuda_state *state, struct evq_error *err)
@@ -121,47 +129,85 @@ static enum evq_status open_device(struct evq_cuda_state *state, struct evq_erro
     return status;
 }
 
+/* Opens the devices one after another, each of them the next of the one before. */
+static enum evq_status open_devices(const struct evq_backend_config *config,
+                                    struct evq_cuda_state **ret_first, struct evq_error *err)
+{
+    const bool several = config->device_count > 0;
+    struct evq_cuda_state **place = ret_first;
+    enum evq_status status = EVQ_OK;
+
+    for (int32_t i = 0; i < (several ? config->device_count : 1) && status == EVQ_OK; i++) {
+        *place = calloc(1, sizeof(**place));
+        if (*place == NULL) {
+            return evq_error_set(err, EVQ_E_NOMEM, "CUDA backend");
+        }
+        (*place)->device = several ? config->devices[i] : config->device;
+        (*place)->memory_max = config->memory_bytes_max > 0 ? config->memory_bytes_max : SIZE_MAX;
+        status = open_device(*place, err);
+        if (status != EVQ_OK && config->device_count > 1) {
+            (void)evq_error_prefix(err, "GPU %d of %d", (int)i + 1, (int)config->device_count);
+        }
+        place = &(*place)->next;
+    }
+    return status;
+}
+
 static enum evq_status cuda_open(const struct evq_backend_config *config, void **ret_state,
                                  struct evq_error *err)
 {
-    struct evq_cuda_state *state = calloc(1, sizeof(*state));
+    struct evq_cuda_state *first = NULL;
 
-    if (state == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "CUDA backend");
+    if (config->device_count < 0 || config->device_count > EVQ_BACKEND_DEVICES_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "%d GPUs for one job, expected at most %d",
+                             (int)config->device_count, EVQ_BACKEND_DEVICES_MAX);
     }
-    state->device = config->device;
-    state->memory_max = config->memory_bytes_max > 0 ? config->memory_bytes_max : SIZE_MAX;
-    const enum evq_status status = open_device(state, err);
+    const enum evq_status status = open_devices(config, &first, err);
     if (status != EVQ_OK) {
-        cuda_close(state);
+        cuda_close(first);
         return status;
     }
-    *ret_state = state;
+    *ret_state = first;
     return EVQ_OK;
 }
 
 static void cuda_caps(void *opened, struct evq_backend_caps *ret_caps)
 {
-    const struct evq_cuda_state *state = opened;
-    struct cudaDeviceProp properties;
+    const struct evq_cuda_state *first = opened;
+    char name[sizeof(ret_caps->device)] = "";
+    bool alike = true;
+    int count = 0;
 
-    *ret_caps = (struct evq_backend_caps){0};
-    if (evq_cuda_status(cudaGetDeviceProperties(&properties, state->device), "ask the GPU", NULL) !=
-        EVQ_OK) {
-        (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "CUDA device %d", state->device);
-        return;
+    *ret_caps = (struct evq_backend_caps){.bf16 = true}; // All devices from CAPABILITY_MIN on.
+    for (const struct evq_cuda_state *state = first; state != NULL; state = state->next, count++) {
+        struct cudaDeviceProp properties = {0};
+        if (evq_cuda_status(cudaGetDeviceProperties(&properties, state->device), "ask the GPU",
+                            NULL) != EVQ_OK) {
+            (void)snprintf(properties.name, sizeof(properties.name), "CUDA device %d",
+                           state->device);
+        }
+        if (count == 0) {
+            (void)snprintf(name, sizeof(name), "%.110s", properties.name);
+        }
+        alike = alike && strncmp(name, properties.name, 110) == 0;
+        ret_caps->memory_bytes += properties.totalGlobalMem;
     }
-    (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%.127s", properties.name);
-    ret_caps->memory_bytes = properties.totalGlobalMem;
-    ret_caps->bf16 = true; // Every device from CAPABILITY_MIN on has it.
+    if (count == 1) {
+        (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%s", name);
+    } else {
+        (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%d x %s%s", count, name,
+                       alike ? "" : " and other");
+    }
 }
 
 static void cuda_stats(void *opened, struct evq_backend_stats *ret_stats)
 {
-    const struct evq_cuda_state *state = opened;
+    const struct evq_cuda_state *first = opened;
 
-    *ret_stats = state->stats;
-    ret_stats->memory_bytes = state->memory;
+    *ret_stats = first->stats;
+    for (const struct evq_cuda_state *state = first; state != NULL; state = state->next) {
+        ret_stats->memory_bytes += state->memory;
+    }
 }
 
 static const struct evq_backend_ops backend_cuda = {

@@ -26,6 +26,19 @@ static bool stays_fp32(const struct evq_plan *plan, int32_t buffer)
     return stays;
 }
 
+/* Whether the part of this device reads or writes the buffer. */
+static bool is_used(const struct evq_cuda_state *state, const struct evq_plan *plan, int32_t buffer)
+{
+    bool used = buffer == state->part.taken;
+
+    for (size_t i = state->part.first; i < state->part.end && !used; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        used = (op->in == buffer && op->kind != EVQ_OP_EMBEDDING) || op->out == buffer ||
+               (buffer > 0 && op->residual == buffer);
+    }
+    return used;
+}
+
 static enum evq_status prepare_buffer(struct evq_cuda_state *state, const struct evq_plan *plan,
                                       int32_t number, struct evq_error *err)
 {
@@ -35,20 +48,21 @@ static enum evq_status prepare_buffer(struct evq_cuda_state *state, const struct
         (size_t)(padded ? evq_cuda_up(plan->rows_max, EVQ_CUDA_ROWS) : (int64_t)plan->rows_max);
     const int32_t columns = plan->buffer_columns[number];
 
+    buffer->used = is_used(state, plan, number);
     buffer->bf16 = !stays_fp32(plan, number);
     // The batch's inputs are copied without padding.
     buffer->stride = padded && number > 0 ? evq_cuda_up(columns, 8) : columns;
-    return evq_cuda_block_grow(state, &buffer->block,
-                               rows * (size_t)buffer->stride * (buffer->bf16 ? 2 : sizeof(float)),
-                               "activations", err);
+    const size_t bytes = rows * (size_t)buffer->stride * (buffer->bf16 ? 2 : sizeof(float));
+    return evq_cuda_block_grow(state, &buffer->block, buffer->used ? bytes : 0, "activations", err);
 }
 
 static enum evq_status prepare_buffers(struct evq_cuda_state *state, const struct evq_plan *plan,
                                        struct evq_error *err)
 {
-    const size_t rows = (size_t)plan->rows_max;
+    const size_t results = evq_cuda_has_head(state, plan) ? (size_t)plan->rows_max : 0;
+    const struct evq_op *head = &plan->ops[plan->op_count - 1];
+    const size_t target_columns = head->kind == EVQ_OP_SQUARED_ERROR ? (size_t)head->n : 0;
     enum evq_status status = EVQ_OK;
-    size_t target_columns = 0;
 
     while (state->buffer_count > (size_t)plan->buffer_count) {
         evq_cuda_block_free(state, &state->buffers[--state->buffer_count].block);
@@ -65,20 +79,16 @@ static enum evq_status prepare_buffers(struct evq_cuda_state *state, const struc
     for (size_t i = 0; i < state->buffer_count && status == EVQ_OK; i++) {
         status = prepare_buffer(state, plan, (int32_t)i, err);
     }
-    for (size_t i = 0; i < plan->op_count; i++) {
-        if (plan->ops[i].kind == EVQ_OP_SQUARED_ERROR && (size_t)plan->ops[i].n > target_columns) {
-            target_columns = (size_t)plan->ops[i].n;
-        }
+    if (status == EVQ_OK) {
+        status = evq_cuda_block_grow(state, &state->targets,
+                                     results * target_columns * sizeof(float), "targets", err);
     }
     if (status == EVQ_OK) {
-        status = evq_cuda_block_grow(state, &state->targets, rows * target_columns * sizeof(float),
-                                     "targets", err);
+        status =
+            evq_cuda_block_grow(state, &state->labels, results * sizeof(int32_t), "labels", err);
     }
     if (status == EVQ_OK) {
-        status = evq_cuda_block_grow(state, &state->labels, rows * sizeof(int32_t), "labels", err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_cuda_results_grow(state, rows * sizeof(struct evq_row_result), err);
+        status = evq_cuda_results_grow(state, results * sizeof(struct evq_row_result), err);
     }
     return status;
 }
@@ -108,7 +118,7 @@ void evq_cuda_scratch_free(struct evq_cuda_state *state)
 }
 
 /* Heads must fit into a block, and only the CPU has experts. */
-static enum evq_status check_supported(const struct evq_plan *plan, struct evq_error *err)
+enum evq_status evq_cuda_check_supported(const struct evq_plan *plan, struct evq_error *err)
 {
     for (size_t i = 0; i < plan->op_count; i++) {
         const struct evq_op *op = &plan->ops[i];
@@ -135,7 +145,7 @@ static enum evq_status prepare_products(struct evq_cuda_state *state, const stru
     size_t product = 0; // fp32, only if the product is not computed in place.
     size_t narrowed = 0;
 
-    for (size_t i = 0; i < plan->op_count; i++) {
+    for (size_t i = state->part.first; i < state->part.end; i++) {
         const struct evq_op *op = &plan->ops[i];
         const size_t out = (size_t)op->n * sizeof(float);
         const size_t in = (size_t)evq_cuda_up(op->k, 8) * 2;
@@ -165,7 +175,7 @@ static enum evq_status prepare_score(struct evq_cuda_state *state, const struct 
     const struct evq_op *head = &plan->ops[plan->op_count - 1];
     const bool bf16 = plan->compute == EVQ_COMPUTE_BF16;
 
-    if (head->kind != EVQ_OP_SCORE) {
+    if (head->kind != EVQ_OP_SCORE || !evq_cuda_has_head(state, plan)) {
         return EVQ_OK;
     }
     const size_t chunk = (size_t)evq_cuda_score_chunk(plan->compute, head->n);
@@ -231,60 +241,43 @@ static enum evq_status prepare_memory(struct evq_cuda_state *state, const struct
         prepare_products,         prepare_score,   prepare_tokens};
     enum evq_status status = EVQ_OK;
 
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == EVQ_OK; i++) {
+    // A device without operations only gives its weights back.
+    const bool idle = state->part.first == state->part.end;
+    const size_t count = idle ? 1 : sizeof(parts) / sizeof(parts[0]);
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
         status = parts[i](state, plan, err);
     }
     return status;
 }
 
-/* Frees what larger batches and other models left, if this plan needs the memory. */
-static enum evq_status make_room(struct evq_cuda_state *state, const struct evq_plan *plan,
-                                 struct evq_error *err)
+enum evq_status evq_cuda_make_room(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                   struct evq_error *err)
 {
+    const enum evq_status status =
+        evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
+
     evq_cuda_scratch_free(state);
     state->lacks_memory = false;
-    return evq_cuda_weights_trim(state, plan, err);
+    return status == EVQ_OK ? evq_cuda_weights_trim(state, plan, err) : status;
 }
 
-/* If the plan does not fit, nothing is left allocated, because others may share the device. */
-static enum evq_status prepare_in_room(struct evq_cuda_state *state, const struct evq_plan *plan,
-                                       struct evq_error *err)
+enum evq_status evq_cuda_device_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                        struct evq_error *err)
 {
     const bool lacked = state->lacks_memory;
 
-    enum evq_status status = lacked ? make_room(state, plan, err) : EVQ_OK;
+    enum evq_status status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
+    if (status == EVQ_OK && lacked) {
+        status = evq_cuda_make_room(state, plan, err);
+    }
     if (status == EVQ_OK) {
         status = prepare_memory(state, plan, err);
     }
-    if (status == EVQ_E_NOMEM && !lacked && make_room(state, plan, err) == EVQ_OK) {
+    if (status == EVQ_E_NOMEM && !lacked && evq_cuda_make_room(state, plan, err) == EVQ_OK) {
         status = prepare_memory(state, plan, err);
-    }
-    if (status == EVQ_E_NOMEM) {
-        (void)make_room(state, plan, NULL); // The lack of memory is the error to report.
-    }
-    return status;
-}
-
-enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, struct evq_error *err)
-{
-    struct evq_cuda_state *state = opened;
-
-    state->plan = NULL;
-    enum evq_status status = evq_plan_check(plan, err);
-    if (status == EVQ_OK) {
-        status = check_supported(plan, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
-    }
-    if (status == EVQ_OK) {
-        status = prepare_in_room(state, plan, err);
     }
     if (status == EVQ_OK) { // The rope tables were copied from the plan.
         status = evq_cuda_status(cudaStreamSynchronize(state->stream), "prepare", err);
-    }
-    if (status == EVQ_OK) {
-        state->plan = plan;
     }
     return status;
 }

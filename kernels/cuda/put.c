@@ -85,11 +85,9 @@ static enum evq_status stage_fill(struct evq_cuda_state *state, struct evq_cuda_
     return status;
 }
 
-enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
-                             struct evq_error *err)
+static enum evq_status device_put(struct evq_cuda_state *state, int32_t slot,
+                                  const struct evq_weight_blob *blob, struct evq_error *err)
 {
-    struct evq_cuda_state *state = opened;
-
     static const size_t bytes_of[] = {4, 2, 2};
     const bool known = state->plan != NULL && slot >= 0 && (size_t)slot < state->weight_count;
 
@@ -122,10 +120,39 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
     return status;
 }
 
-enum evq_status evq_cuda_settle(void *opened, struct evq_error *err)
+static bool has_slot(const struct evq_cuda_state *state, int32_t slot)
 {
-    const struct evq_cuda_state *state = opened;
+    return state->plan != NULL && slot >= 0 && (size_t)slot < state->weight_count &&
+           state->weights[slot].rows > 0;
+}
 
+/* A slot may belong to several parts, as tied embeddings belong to the first and the last. */
+enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
+                             struct evq_error *err)
+{
+    struct evq_cuda_state *first = opened;
+    enum evq_status status = EVQ_OK;
+    uint64_t receivers = 0;
+    int number = 0;
+
+    for (struct evq_cuda_state *state = first; state != NULL && status == EVQ_OK;
+         state = state->next, number++) {
+        if (has_slot(state, slot)) {
+            status = evq_cuda_of_device(first, state, device_put(state, slot, blob, err), err);
+            receivers |= (uint64_t)1 << number;
+        }
+    }
+    if (receivers == 0) { // There is no such slot, and this says so.
+        return device_put(first, slot, blob, err);
+    }
+    if (status == EVQ_OK) {
+        first->receivers[first->calls++ % EVQ_CUDA_STAGES] = receivers;
+    }
+    return status;
+}
+
+static enum evq_status device_settle(const struct evq_cuda_state *state, struct evq_error *err)
+{
     // This does not use an event, because a failed put() may have left a copy after the last event.
     enum evq_status status =
         evq_cuda_status(cudaStreamSynchronize(state->copies), "copy a weight", err);
@@ -135,18 +162,47 @@ enum evq_status evq_cuda_settle(void *opened, struct evq_error *err)
     return status;
 }
 
-/* Copies end in order. If a later put() has recorded an event again, waiting for that is enough. */
+enum evq_status evq_cuda_settle(void *opened, struct evq_error *err)
+{
+    const struct evq_cuda_state *first = opened;
+    enum evq_status status = EVQ_OK;
+
+    for (const struct evq_cuda_state *state = first; state != NULL && status == EVQ_OK;
+         state = state->next) {
+        status = evq_cuda_of_device(first, state, device_settle(state, err), err);
+    }
+    return status;
+}
+
+/* Copies end in order. If a later put() has recorded an event again, waiting for that is enough.
+ * most is below EVQ_CUDA_STAGES. */
+static enum evq_status device_catch_up(const struct evq_cuda_state *state, uint32_t most,
+                                       struct evq_error *err)
+{
+    if (most >= state->puts) {
+        return EVQ_OK;
+    }
+    const uint64_t last = state->puts - most - 1;
+    return evq_cuda_status(cudaEventSynchronize(state->stages[last % EVQ_CUDA_STAGES].copied),
+                           "copy a weight", err);
+}
+
 enum evq_status evq_cuda_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
                                   struct evq_error *err)
 {
-    const struct evq_cuda_state *state = opened;
-    const uint64_t behind = most < EVQ_CUDA_STAGES ? most : EVQ_CUDA_STAGES - 1;
+    const struct evq_cuda_state *first = opened;
+    const uint32_t behind = most < EVQ_CUDA_STAGES ? most : EVQ_CUDA_STAGES - 1;
+    enum evq_status status = EVQ_OK;
+    int number = 0;
 
-    *ret_reading = (uint32_t)(behind < state->puts ? behind : state->puts);
-    if (behind >= state->puts) {
-        return EVQ_OK;
+    *ret_reading = behind < first->calls ? behind : (uint32_t)first->calls;
+    for (const struct evq_cuda_state *state = first; state != NULL && status == EVQ_OK;
+         state = state->next, number++) {
+        uint32_t own = 0; // How many of the latest calls this device got.
+        for (uint32_t i = 0; i < *ret_reading; i++) {
+            own += first->receivers[(first->calls - 1 - i) % EVQ_CUDA_STAGES] >> number & 1;
+        }
+        status = evq_cuda_of_device(first, state, device_catch_up(state, own, err), err);
     }
-    const uint64_t last = state->puts - behind - 1;
-    return evq_cuda_status(cudaEventSynchronize(state->stages[last % EVQ_CUDA_STAGES].copied),
-                           "copy a weight", err);
+    return status;
 }

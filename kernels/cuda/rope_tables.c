@@ -93,7 +93,7 @@ enum evq_status evq_cuda_rope_table_prepare(struct evq_cuda_state *state,
     enum evq_status status = EVQ_OK;
 
     state->rope_table_count = 0;
-    for (size_t i = 0; i < plan->op_count && status == EVQ_OK; i++) {
+    for (size_t i = state->part.first; i < state->part.end && status == EVQ_OK; i++) {
         const struct evq_op *op = &plan->ops[i];
         if (op->kind == EVQ_OP_ROPE && find(state, op) == NULL) {
             status = add(state, plan, op, err);

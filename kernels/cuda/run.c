@@ -1,8 +1,7 @@
 /*
- * Runs a batch through the plan: copies it in, runs the operations in order on the stream, and
- * copies the results out.
+ * Runs a batch through this device's part of the plan: copies it in, takes over the activations of
+ * the part before, runs the operations in order on the stream, and copies the results out.
  */
-#include <string.h>
 
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
@@ -65,7 +64,7 @@ static enum evq_status copy_tokens(struct evq_cuda_state *state, const struct ev
                 evq_cuda_copy_in(state, state->types.d_data, batch->types, rows, "copy types", err);
         }
     }
-    if (status == EVQ_OK && batch->scores > 0) {
+    if (status == EVQ_OK && batch->scores > 0 && evq_cuda_has_head(state, state->plan)) {
         status = evq_cuda_block_grow(state, &state->score_rows, scores, "scores", err);
         if (status == EVQ_OK) {
             status = evq_cuda_block_grow(state, &state->labels, scores, "scores", err);
@@ -92,12 +91,12 @@ static enum evq_status copy_batch(struct evq_cuda_state *state, const struct evq
     if (plan->length_max > 0) {
         status = copy_tokens(state, batch, tiles, err);
     }
-    if (status == EVQ_OK && batch->inputs != NULL) {
+    if (status == EVQ_OK && batch->inputs != NULL && state->buffers[0].used) {
         status = evq_cuda_copy_in(state, state->buffers[0].block.d_data, batch->inputs,
                                   rows * (size_t)plan->buffer_columns[0] * sizeof(float),
                                   "copy inputs", err);
     }
-    for (size_t i = 0; i < plan->op_count && status == EVQ_OK; i++) {
+    for (size_t i = state->part.first; i < state->part.end && status == EVQ_OK; i++) {
         const struct evq_op *op = &plan->ops[i];
         if (op->kind == EVQ_OP_CROSS_ENTROPY && plan->length_max == 0) {
             status = evq_cuda_copy_in(state, state->labels.d_data, batch->labels,
@@ -118,11 +117,18 @@ enum evq_status evq_cuda_marks_open(struct evq_cuda_state *state, struct evq_err
         status = evq_cuda_status(cudaEventCreateWithFlags(&state->marks[i], cudaEventDisableTiming),
                                  "make an event", err);
     }
+    if (status == EVQ_OK) {
+        status = evq_cuda_status(cudaEventCreateWithFlags(&state->handed, cudaEventDisableTiming),
+                                 "make an event", err);
+    }
     return status;
 }
 
 void evq_cuda_marks_close(struct evq_cuda_state *state)
 {
+    if (state->handed != NULL) {
+        (void)cudaEventDestroy(state->handed); // It fails only if the device has failed.
+    }
     for (int i = 0; i < EVQ_CUDA_MARKS; i++) {
         if (state->marks[i] != NULL) {
             (void)cudaEventDestroy(state->marks[i]); // It fails only if the device has failed.
@@ -130,31 +136,37 @@ void evq_cuda_marks_close(struct evq_cuda_state *state)
     }
 }
 
-/* Enqueues the operations of the plan. If there is a listener, marks are placed evenly between
+/* Enqueues the operations of the part. If there is a listener, marks are placed evenly between
  * them, because all are launched long before they are done. */
 static enum evq_status run_steps(struct evq_cuda_state *state, const struct evq_batch *batch,
-                                 int32_t tiles, size_t *ret_marks, struct evq_error *err)
+                                 int32_t tiles, struct evq_error *err)
 {
-    const size_t count = state->plan->op_count;
+    const struct evq_cuda_part *part = &state->part;
+    const size_t count = part->end - part->first;
     enum evq_status status = EVQ_OK;
 
-    *ret_marks = 0;
-    for (size_t i = 0; i < count && status == EVQ_OK;) {
+    for (size_t i = part->first; i < part->end && status == EVQ_OK;) {
         status = evq_cuda_step(state, batch, tiles, i, &i, err);
-        if (status == EVQ_OK && batch->tell != NULL && i * EVQ_CUDA_MARKS / count > *ret_marks) {
-            status = evq_cuda_status(cudaEventRecord(state->marks[(*ret_marks)++], state->stream),
-                                     "mark a step", err);
+        if (status == EVQ_OK && i > part->end) {
+            status = evq_error_set(err, EVQ_E_BUG, "operations before and after %zu are combined",
+                                   part->end);
+        }
+        if (status == EVQ_OK && batch->tell != NULL &&
+            (i - part->first) * EVQ_CUDA_MARKS / count > state->marks_set) {
+            status =
+                evq_cuda_status(cudaEventRecord(state->marks[state->marks_set++], state->stream),
+                                "mark a step", err);
         }
     }
     return status;
 }
 
-static enum evq_status wait_marks(const struct evq_cuda_state *state, const struct evq_batch *batch,
-                                  size_t marks, struct evq_error *err)
+enum evq_status evq_cuda_wait_marks(const struct evq_cuda_state *state,
+                                    const struct evq_batch *batch, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
-    for (size_t i = 0; i < marks && status == EVQ_OK; i++) {
+    for (size_t i = 0; i < state->marks_set && status == EVQ_OK; i++) {
         status = evq_cuda_status(cudaEventSynchronize(state->marks[i]), "run the plan", err);
         if (status == EVQ_OK) {
             batch->tell(batch->listener);
@@ -163,68 +175,56 @@ static enum evq_status wait_marks(const struct evq_cuda_state *state, const stru
     return status;
 }
 
-static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_batch *batch,
-                                 struct evq_row_result *results, struct evq_error *err)
+/* Takes over the rows of the part before, when they are done. The driver copies from device to
+ * device, or through the host if it cannot. */
+static enum evq_status take_rows(struct evq_cuda_state *state, const struct evq_cuda_state *from,
+                                 int32_t rows, struct evq_error *err)
 {
-    const int32_t count = evq_plan_results(state->plan, batch);
-    const size_t bytes = (size_t)count * sizeof(*results);
-    const int32_t tiles = state->plan->length_max > 0 ? read_sequences(state, batch) : 0;
-    size_t marks = 0;
+    const struct evq_cuda_buffer *source = &from->buffers[state->part.taken];
+    const struct evq_cuda_buffer *buffer = &state->buffers[state->part.taken];
+    const size_t bytes = (size_t)rows * (size_t)buffer->stride * (buffer->bf16 ? 2 : sizeof(float));
 
+    const enum evq_status status = evq_cuda_status(
+        cudaStreamWaitEvent(state->stream, from->handed, 0), "wait for the GPU before", err);
+    return status == EVQ_OK
+               ? evq_cuda_status(cudaMemcpyPeerAsync(buffer->block.d_data, state->device,
+                                                     source->block.d_data, from->device, bytes,
+                                                     state->stream),
+                                 "copy activations from the GPU before", err)
+               : status;
+}
+
+/* Enqueues what follows the operations: the results, or the signal for the next part. */
+static enum evq_status hand_on(struct evq_cuda_state *state, size_t bytes, struct evq_error *err)
+{
+    if (evq_cuda_has_head(state, state->plan)) {
+        return evq_cuda_status(cudaMemcpyAsync(state->h_results, state->results.d_data, bytes,
+                                               cudaMemcpyDeviceToHost, state->stream),
+                               "copy results", err);
+    }
+    return evq_cuda_status(cudaEventRecord(state->handed, state->stream), "mark the last step",
+                           err);
+}
+
+enum evq_status evq_cuda_enqueue(struct evq_cuda_state *state, const struct evq_cuda_state *from,
+                                 const struct evq_batch *batch, size_t result_bytes,
+                                 struct evq_error *err)
+{
+    const int32_t tiles = state->plan->length_max > 0 ? read_sequences(state, batch) : 0;
+
+    state->marks_set = 0;
     enum evq_status status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
-    if (status == EVQ_OK) {
-        status = evq_cuda_results_grow(state, bytes, err);
+    if (status == EVQ_OK && evq_cuda_has_head(state, state->plan)) {
+        status = evq_cuda_results_grow(state, result_bytes, err);
     }
     if (status == EVQ_OK) {
         status = copy_batch(state, batch, tiles, err);
     }
-    if (status == EVQ_OK) {
-        status = run_steps(state, batch, tiles, &marks, err);
+    if (status == EVQ_OK && from != NULL) {
+        status = take_rows(state, from, batch->rows, err);
     }
     if (status == EVQ_OK) {
-        status = evq_cuda_status(cudaMemcpyAsync(state->h_results, state->results.d_data, bytes,
-                                                 cudaMemcpyDeviceToHost, state->stream),
-                                 "copy results", err);
+        status = run_steps(state, batch, tiles, err);
     }
-    if (status == EVQ_OK) {
-        status = wait_marks(state, batch, marks, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_cuda_status(cudaStreamSynchronize(state->stream), "run the plan", err);
-    } else {
-        (void)cudaStreamSynchronize(
-            state->stream); // The caller may reuse the batch afterwards. The first error counts.
-    }
-    if (status == EVQ_OK) {
-        memcpy(results, state->h_results, bytes);
-    }
-    return status;
-}
-
-enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
-                              struct evq_row_result *results, struct evq_error *err)
-{
-    struct evq_cuda_state *state = opened;
-
-    if (state->plan == NULL) {
-        return evq_error_set(err, EVQ_E_BUG, "exec before prepare");
-    }
-    enum evq_status status = evq_plan_batch_check(state->plan, batch, err);
-    for (size_t i = 0; i < state->plan->slot_count && status == EVQ_OK; i++) {
-        if (state->weights[i].rows_put < state->weights[i].rows) {
-            status = evq_error_set(err, EVQ_E_BUG, "weight '%s' was never put",
-                                   state->plan->slots[i].name);
-        }
-    }
-    if (status == EVQ_OK && batch->rows > 0) {
-        status = run_batch(state, batch, results, err);
-        // A kernel may have found no memory to be loaded into.
-        state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM;
-    }
-    if (status == EVQ_OK) {
-        state->stats.exec_calls++;
-        state->stats.rows += (uint64_t)batch->rows;
-        state->stats.flops += evq_plan_flops(state->plan, batch);
-    }
-    return status;
+    return status == EVQ_OK ? hand_on(state, result_bytes, err) : status;
 }

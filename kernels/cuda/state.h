@@ -1,5 +1,7 @@
 /*
- * The state of an opened CUDA backend, and the files that use it. One thread. Names with d_ are on
+ * The state of one device of an opened CUDA backend, and the files that use it. Several devices are
+ * a list in the order of their parts of the plan, and the first one is the opened state
+ * (pipeline.c). One thread. Names with d_ are on
  * the device, and names with h_ are pinned host memory. Device memory counts towards memory_max.
  */
 #ifndef EVQ_KERNELS_CUDA_STATE_H
@@ -10,6 +12,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/cut.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/product.h"
 
@@ -32,6 +35,7 @@ struct evq_cuda_buffer {
     struct evq_cuda_block block;
     int64_t stride;
     bool bf16;
+    bool used; // This device's part uses it; otherwise it may have no memory.
 };
 
 struct evq_cuda_rope_table { // The cosines and sines for ROPE operations that are alike.
@@ -49,13 +53,20 @@ struct evq_cuda_stage { // A blob as it came, before it is converted.
 #define EVQ_CUDA_MARKS 32
 
 struct evq_cuda_state {
+    struct evq_cuda_state *next; // The device of the next part of the plan, or NULL.
+    struct evq_cuda_part part;   // What this device does of the plan.
     int device;
     cudaStream_t stream; // For everything except copies of weights.
     cudaStream_t copies;
     // They mark steps of a batch on the stream, to tell its progress.
     cudaEvent_t marks[EVQ_CUDA_MARKS];
+    size_t marks_set;   // How many the present batch has.
+    cudaEvent_t handed; // The last operation of the part; the next device waits for it.
     struct evq_cuda_stage stages[EVQ_CUDA_STAGES]; // Put number n uses stage n modulo their number.
     uint64_t puts;
+    // In the first state: the calls of put(), and for the latest ones a bit for each device that
+    // got the blob.
+    uint64_t calls, receivers[EVQ_CUDA_STAGES];
     struct evq_cublas cublas;
     void *cublas_handle;
     const struct evq_plan *plan; // NULL: nothing is prepared.
@@ -81,8 +92,15 @@ struct evq_cuda_state {
     size_t memory_max; // Limit in bytes.
     size_t memory;     // Bytes that are held.
     bool lacks_memory; // put() or exec() lacked memory, so the next prepare() frees some.
-    struct evq_backend_stats stats;
+    struct evq_backend_stats stats; // In the first state.
 };
+
+/* Whether this device computes the results. */
+static inline bool evq_cuda_has_head(const struct evq_cuda_state *state,
+                                     const struct evq_plan *plan)
+{
+    return state->part.first < state->part.end && state->part.end == plan->op_count;
+}
 
 /* memory.c */
 
@@ -154,6 +172,17 @@ enum evq_status evq_cuda_marks_open(struct evq_cuda_state *state,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_cuda_marks_close(struct evq_cuda_state *state); // Also accepts a half-opened state.
 
+/* Enqueues this device's part of a batch. from: the device of the part before, which was enqueued,
+ * or NULL. result_bytes: the size of the results, which the last part copies to h_results. */
+enum evq_status evq_cuda_enqueue(struct evq_cuda_state *state, const struct evq_cuda_state *from,
+                                 const struct evq_batch *batch, size_t result_bytes,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Tells the batch's listener of each mark that the device reaches. */
+enum evq_status evq_cuda_wait_marks(const struct evq_cuda_state *state,
+                                    const struct evq_batch *batch,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* put.c */
 
 /* Opens the stream and the events of put(). */
@@ -164,10 +193,23 @@ void evq_cuda_copies_close(struct evq_cuda_state *state);
 
 /* prepare.c */
 
+/* EVQ_E_UNSUPPORTED: this backend lacks an operation of the plan. */
+enum evq_status evq_cuda_check_supported(const struct evq_plan *plan,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Prepares this device for state->part of a plan that was checked. */
+enum evq_status evq_cuda_device_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Frees what larger batches and other models left, and everything else but weights of the plan that
+ * have values. */
+enum evq_status evq_cuda_make_room(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Frees all device memory except the weights and the stages of put(). */
 void evq_cuda_scratch_free(struct evq_cuda_state *state);
 
-/* prepare.c, put.c, run.c: functions of struct evq_backend_ops, whose contracts apply. */
+/* pipeline.c, put.c: functions of struct evq_backend_ops, whose contracts apply. */
 
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
@@ -183,6 +225,12 @@ enum evq_status evq_cuda_catch_up(void *opened, uint32_t most, uint32_t *ret_rea
 enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
                               struct evq_row_result *results,
                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Puts "GPU 2 of 3: " before the message, if an operation of one of several devices failed. Returns
+ * status. */
+enum evq_status evq_cuda_of_device(const struct evq_cuda_state *first,
+                                   const struct evq_cuda_state *state, enum evq_status status,
+                                   struct evq_error *err);
 
 /* Rows of bf16 products are rounded up to a multiple of this, as tiles are. Buffers have room for
  * it. */

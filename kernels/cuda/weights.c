@@ -1,7 +1,7 @@
 /*
  * The weights of a plan on the device. fp32 weights are stored as they come. In bf16, matrices and
  * tables are rounded; their rows begin at multiples of 8 values, and rows of zeros fill up to a
- * multiple of 8.
+ * multiple of 8. A device has the slots that its part of the plan reads; the others have no rows.
  */
 #include <stdlib.h>
 
@@ -12,6 +12,8 @@ struct form {
     bool matrix;  // A product or a lookup reads it.
     bool vector;  // Something else reads it.
     bool is_bias; // A product adds it.
+    bool here;    // This device's part of the plan reads it.
+    bool read;    // Any part does.
 };
 
 static void note_slot(struct form *forms, int32_t slot, enum evq_op_kind kind, bool weight)
@@ -26,8 +28,27 @@ static void note_slot(struct form *forms, int32_t slot, enum evq_op_kind kind, b
     forms[slot].is_bias = forms[slot].is_bias || (!weight && kind == EVQ_OP_GEMM);
 }
 
-static enum evq_status find_forms(const struct evq_plan *plan, struct form **ret_forms,
-                                  struct evq_error *err)
+/* Notes which part of the plan reads a slot. One that nothing reads belongs to the first. */
+static void note_places(const struct evq_cuda_state *state, const struct evq_plan *plan,
+                        struct form *forms)
+{
+    for (size_t i = 0; i < plan->op_count; i++) {
+        int32_t slots[EVQ_CUDA_OP_SLOTS];
+        evq_cuda_op_slots(&plan->ops[i], slots);
+        for (int s = 0; s < EVQ_CUDA_OP_SLOTS; s++) {
+            if (slots[s] >= 0) {
+                forms[slots[s]].read = true;
+                forms[slots[s]].here |= i >= state->part.first && i < state->part.end;
+            }
+        }
+    }
+    for (size_t i = 0; i < plan->slot_count && state->part.first == 0; i++) {
+        forms[i].here = forms[i].here || !forms[i].read;
+    }
+}
+
+static enum evq_status find_forms(const struct evq_cuda_state *state, const struct evq_plan *plan,
+                                  struct form **ret_forms, struct evq_error *err)
 {
     struct form *forms = calloc(plan->slot_count + 1, sizeof(*forms));
 
@@ -51,6 +72,7 @@ static enum evq_status find_forms(const struct evq_plan *plan, struct form **ret
                                  plan->slots[i].name);
         }
     }
+    note_places(state, plan, forms);
     *ret_forms = forms;
     return EVQ_OK;
 }
@@ -89,12 +111,23 @@ static size_t rounded_bytes(const struct evq_cuda_weight *weight)
     return weight->has_rounded ? (size_t)weight->columns * 2 : 0;
 }
 
+static void weight_free(struct evq_cuda_state *state, struct evq_cuda_weight *weight)
+{
+    evq_cuda_block_free(state, &weight->block);
+    evq_cuda_block_free(state, &weight->rounded);
+    *weight = (struct evq_cuda_weight){0};
+}
+
 static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cuda_weight *weight,
                                     const struct evq_weight_slot *slot, const struct form *form,
                                     bool in_bf16, struct evq_error *err)
 {
     struct evq_cuda_weight wanted = shape_of(slot, form, in_bf16);
 
+    if (!form->here) {
+        weight_free(state, weight);
+        return EVQ_OK;
+    }
     if (is_there(weight, &wanted)) {
         return EVQ_OK; // The slot keeps its values too.
     }
@@ -114,22 +147,15 @@ static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cud
     return status;
 }
 
-static void weight_free(struct evq_cuda_state *state, struct evq_cuda_weight *weight)
-{
-    evq_cuda_block_free(state, &weight->block);
-    evq_cuda_block_free(state, &weight->rounded);
-    *weight = (struct evq_cuda_weight){0};
-}
-
 enum evq_status evq_cuda_weights_trim(struct evq_cuda_state *state, const struct evq_plan *plan,
                                       struct evq_error *err)
 {
     struct form *forms = NULL;
 
-    const enum evq_status status = find_forms(plan, &forms, err);
+    const enum evq_status status = find_forms(state, plan, &forms, err);
     for (size_t i = 0; i < state->weight_count && status == EVQ_OK; i++) {
         struct evq_cuda_weight wanted = {0};
-        if (i < plan->slot_count) {
+        if (i < plan->slot_count && forms[i].here) {
             wanted = shape_of(&plan->slots[i], &forms[i], plan->compute == EVQ_COMPUTE_BF16);
         }
         if (state->weights[i].rows_put == 0 || !is_there(&state->weights[i], &wanted)) {
@@ -157,7 +183,7 @@ enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const str
     for (; state->weight_count < plan->slot_count; state->weight_count++) {
         state->weights[state->weight_count] = (struct evq_cuda_weight){0};
     }
-    enum evq_status status = find_forms(plan, &forms, err);
+    enum evq_status status = find_forms(state, plan, &forms, err);
     for (size_t i = 0; i < plan->slot_count && status == EVQ_OK; i++) {
         status = prepare_slot(state, &state->weights[i], &plan->slots[i], &forms[i],
                               plan->compute == EVQ_COMPUTE_BF16, err);

@@ -1,11 +1,13 @@
 /*
  * The CUDA module against the CPU backend and plain loops in double: the same plans, weights and
  * batches.
- *   compare [--device N] [--seed N] [--small] [--repeats N] [--dump DIRECTORY] [--part NAME]
+ *   compare [--device N] [--devices N,N,...] [--seed N] [--small] [--repeats N]
+ *           [--dump DIRECTORY] [--part NAME]
  * A device that fails the self-check is held to the rest all the same: that says which operation it
- * is. --part: one group of cases alone (samples, products, lookups, norms, ropes, attentions,
- * options, gates, models), for where a fault of one ends the process for all that follow. exit 0:
- * all within tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
+ * is. --devices: those that models are split over; by default --device counts as three. --part: one
+ * group of cases alone (samples, products, lookups, norms, ropes, attentions,
+ * options, gates, models, parts), for where a fault of one ends the process for all that follow.
+ * exit 0: all within tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
  */
 #include "tests/gpu/compare.h"
 
@@ -17,6 +19,19 @@
 
 #define EXIT_SKIPPED 77
 
+static bool devices_read(const char *text, struct sides *sides)
+{
+    char *end = NULL;
+
+    for (sides->device_count = 0; sides->device_count < 8; text = end + 1) {
+        sides->devices[sides->device_count++] = (int32_t)strtol(text, &end, 10);
+        if (end == text || *end != ',') {
+            return end != text && *end == '\0';
+        }
+    }
+    return false;
+}
+
 static bool options_read(int argc, char **argv, struct sides *sides, int32_t *ret_device)
 {
     for (int i = 1; i < argc; i++) {
@@ -25,6 +40,10 @@ static bool options_read(int argc, char **argv, struct sides *sides, int32_t *re
             sides->small = true;
         } else if (strcmp(argv[i], "--device") == 0 && more) {
             *ret_device = (int32_t)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--devices") == 0 && more) {
+            if (!devices_read(argv[++i], sides)) {
+                return false;
+            }
         } else if (strcmp(argv[i], "--seed") == 0 && more) {
             sides->seed = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--repeats") == 0 && more) {
@@ -36,6 +55,9 @@ static bool options_read(int argc, char **argv, struct sides *sides, int32_t *re
         } else {
             return false;
         }
+    }
+    for (bool listed = sides->device_count > 0; !listed && sides->device_count < 3;) {
+        sides->devices[sides->device_count++] = *ret_device;
     }
     sides->seed = sides->seed > 0 ? sides->seed : 1;
     return sides->repeats >= 1 && sides->repeats <= 1000;
@@ -59,7 +81,7 @@ static int check_self(const struct sides *sides, int32_t device)
     struct evq_error err = {0};
 
     lm_doing("self-check");
-    const bool good = evq_selfcheck(sides->device.ops, device, &err) == EVQ_OK;
+    const bool good = evq_selfcheck(sides->device.ops, &device, 1, &err) == EVQ_OK;
     (void)printf("%s self-check%s%s\n", good ? "ok  " : "FAIL", good ? "" : ": ",
                  good ? "" : err.message);
     (void)printf("json {\"test\": \"self-check\", \"cases\": 1, \"failed\": %d}\n", !good);
@@ -79,6 +101,9 @@ static int compare_all(const struct sides *sides, int32_t device)
     if (all || strcmp(sides->part, "models") == 0) {
         faults += compare_models(sides);
     }
+    if (all || strcmp(sides->part, "parts") == 0) {
+        faults += compare_parts(sides);
+    }
     return faults;
 }
 
@@ -90,8 +115,9 @@ int main(int argc, char **argv)
     char note[512];
 
     if (!options_read(argc, argv, &sides, &device)) {
-        (void)fprintf(stderr, "usage: compare [--device N] [--seed N] [--small] [--repeats N] "
-                              "[--dump DIRECTORY] [--part NAME]\n");
+        (void)fprintf(stderr,
+                      "usage: compare [--device N] [--devices N,N,...] [--seed N] [--small] "
+                      "[--repeats N] [--dump DIRECTORY] [--part NAME]\n");
         return 2;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was found stays if a kernel hangs or crashes.

@@ -21,12 +21,15 @@ struct sides {
     int32_t repeats;  // Of the models' batches: bf16's mean is only as good as its losses are many.
     const char *dump; // A directory where models and their results are written; NULL: none.
     const char *part; // Of the groups below, this one alone; NULL: all.
+    int32_t devices[8]; // For "parts"; the same one may be named again.
+    int32_t device_count;
 };
 
 int compare_samples(const struct sides *sides); // "samples": classifiers, regressions, by row.
 int compare_ops(const struct sides *sides);     // "products" to "gates": each operation on tokens,
                                                 // to plain loops.
 int compare_models(const struct sides *sides);  // "models": of language, to the CPU backend.
+int compare_parts(const struct sides *sides);   // "parts": models split over devices, to one.
 
 /* ---- compare_where.c ---- */
 

@@ -1,7 +1,7 @@
 /*
  * `compare` on the emulator of tests/gpu/emulator/: what a GPU will be held to, held today by the
  * module's own sources on the host.
- *   compare_emulated samples | operations | models
+ *   compare_emulated samples | operations | models | parts
  *   compare_emulated launches    what a batch costs the host
  */
 #include <stdlib.h>
@@ -63,6 +63,9 @@ static int run(const char *part, const struct sides *sides)
     if (strcmp(part, "launches") == 0) {
         return compare_launches(sides);
     }
+    if (strcmp(part, "parts") == 0) {
+        return compare_parts(sides);
+    }
     return strcmp(part, "operations") == 0 ? compare_ops(sides) : compare_models(sides);
 }
 
@@ -73,10 +76,13 @@ int main(int argc, char **argv)
                           .device = {.ops = evq_backend_module_v1()},
                           .seed = 20261121,
                           .small = true,
-                          .repeats = 1};
+                          .repeats = 1,
+                          .devices = {0, 1, 2},
+                          .device_count = 3};
     struct evq_error err = {0};
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was found stays if the emulator ends it.
+    emulator_devices(sides.device_count);
     lm_must(sides.cpu.ops->open(&config, &sides.cpu.state, &err), &err);
     lm_must(sides.device.ops->open(&config, &sides.device.state, &err), &err);
     const int faults = run(argc > 1 ? argv[1] : "models", &sides);

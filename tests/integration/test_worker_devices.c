@@ -149,7 +149,7 @@ static struct executed executed(struct fixture_site *site)
     return sum;
 }
 
-static void job_runs_on_the_first_gpu_of_its_slot(void **state)
+static void job_runs_on_all_gpus_of_its_slot(void **state)
 {
     struct fixture_site *site = *state;
     struct fixture_worker *worker = worker_ready(site);
@@ -160,7 +160,9 @@ static void job_runs_on_the_first_gpu_of_its_slot(void **state)
     assert_digits(site, "run/1/regular/digits", 1);
     const struct executed after = executed(site);
     assert_int_equal(after.rows[0] - before.rows[0], 10000);
-    assert_int_equal(after.rows[1], 0);
+    assert_int_equal(after.rows[1] - before.rows[1], 10000);
+    // Each GPU was checked alone, and the second one with the first.
+    assert_true(before.rows[0] > 0 && before.rows[0] == before.rows[1]);
     assert_true(fixture_worker_logged(worker, "backend=cuda"));
     fixture_audit(site->fx);
 }
@@ -256,7 +258,7 @@ static void device_with_wrong_numbers_is_out_until_it_is_right(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
     submit_digits(site, "run/1/regular/digits");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=child_start_failed slot=0 reason="
-                                                "\"self-check of a model of tokens"));
+                                                "\"GPU 1 of 2: self-check of a model of tokens"));
     FIXTURE_UNTIL(status_holds(site, NULL, "the device and the CPU disagree"));
     (void)snprintf(path, sizeof(path), "%s/lie", site->dir);
     assert_int_equal(unlink(path), 0);
@@ -458,7 +460,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(job_runs_on_the_first_gpu_of_its_slot),
+        TEST(job_runs_on_all_gpus_of_its_slot),
         TEST(programs_see_all_gpus_of_their_slot_and_no_other),
         TEST(batches_get_smaller_until_the_device_has_room),
         TEST(fault_of_a_device_ends_the_child_and_not_the_job),

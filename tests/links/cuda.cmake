@@ -44,7 +44,8 @@ foreach(name cublas cublaslt)
     set_target_properties(emulated_${name} PROPERTIES OUTPUT_NAME ${file} SUFFIX .so.13
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulator)
 endforeach()
-foreach(test test_cuda_kernels test_cuda_attention test_cuda_backend test_cuda_checkpoints test_cuda_races)
+foreach(test test_cuda_kernels test_cuda_attention test_cuda_backend test_cuda_checkpoints test_cuda_races
+    test_cuda_pipeline)
     evq_test_link(${test} evq_cuda_emulated evq_engine)
     if(TARGET ${test})
         add_dependencies(${test} emulated_cublas emulated_cublaslt)
@@ -57,6 +58,8 @@ endforeach()
 if(NOT told)
     set_tests_properties(test_cuda_races PROPERTIES DISABLED ON)
 endif()
-if(TARGET test_cuda_checkpoints)
-    target_compile_options(test_cuda_checkpoints PRIVATE ${told}) # It writes what copies have read.
-endif()
+foreach(test test_cuda_checkpoints test_cuda_pipeline)
+    if(TARGET ${test})
+        target_compile_options(${test} PRIVATE ${told}) # It writes what copies have read.
+    endif()
+endforeach()

@@ -13,7 +13,7 @@ add_custom_command(OUTPUT ${standin}/bin/evalq-worker
             ${standin}/bin
     DEPENDS evalq-worker evalq_cli evalq-logger VERBATIM)
 # What a machine with a GPU is tested with, here on the stand-in: that it finds nothing wrong where nothing is.
-add_executable(gpu_compare gpu/compare.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c gpu/compare_where.c
+add_executable(gpu_compare gpu/compare.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c gpu/compare_parts.c gpu/compare_where.c
     gpu/lm_plan.c)
 target_link_libraries(gpu_compare PRIVATE evq_engine m)
 set_target_properties(gpu_compare PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${standin}/bin)
@@ -55,7 +55,7 @@ add_test(NAME gpu_finds_cublas COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/find_c
 set_tests_properties(gpu_finds_cublas PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
 # The same on the CUDA module's own sources, which an emulator runs (tests/links/cuda.cmake).
 add_executable(gpu_compare_emulated gpu/compare_emulated.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c
-    gpu/compare_where.c gpu/lm_plan.c)
+    gpu/compare_parts.c gpu/compare_where.c gpu/lm_plan.c)
 target_link_libraries(gpu_compare_emulated PRIVATE evq_cuda_emulated evq_engine m)
 add_dependencies(gpu_compare_emulated emulated_cublas emulated_cublaslt)
 set_target_properties(gpu_compare_emulated PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX
@@ -76,7 +76,7 @@ set_tests_properties(gpu_refused_products PROPERTIES
 if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
     add_test(NAME gpu_heuristics COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/heuristics.sh)
     set_tests_properties(gpu_heuristics PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
-    foreach(part samples operations models launches)
+    foreach(part samples operations models parts launches)
         add_test(NAME gpu_compare_emulated_${part} COMMAND gpu_compare_emulated ${part})
         set_tests_properties(gpu_compare_emulated_${part} PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT})
     endforeach()

@@ -11,7 +11,7 @@
  *   broken     so does it make row 7 no number, but none behind it
  *   fault      exec() takes the file away and fails, and from then on so does all that this process
  *              asks of the device: as after a fault in a kernel
- * Each exec() adds "PID DEVICE ROWS" to the file log.
+ * Each exec() adds "PID DEVICE ROWS" to the file log, once for each device of the state.
  */
 #include <fcntl.h>
 #include <math.h>
@@ -24,7 +24,7 @@
 #include "kernels/backend.h"
 
 struct device {
-    int32_t number;
+    int32_t numbers[EVQ_BACKEND_DEVICES_MAX], count;
     int32_t width; // Of the plan's last operation.
     void *cpu;
 };
@@ -88,7 +88,10 @@ static enum evq_status standin_open(const struct evq_backend_config *config, voi
     if (device == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a device");
     }
-    device->number = config->device;
+    device->count = config->device_count > 0 ? config->device_count : 1;
+    for (int32_t i = 0; i < device->count; i++) {
+        device->numbers[i] = config->device_count > 0 ? config->devices[i] : config->device;
+    }
     const enum evq_status status = evq_backend_cpu.open(config, &device->cpu, err);
     if (status != EVQ_OK) {
         free(device);
@@ -194,15 +197,17 @@ static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
     if (batch->rows > number_in("fits-exec", INT32_MAX)) {
         return evq_error_set(err, EVQ_E_NOMEM, "scores: out of memory");
     }
-    const int bytes = snprintf(line, sizeof(line), "%ld %d %d\n", (long)getpid(),
-                               (int)device->number, (int)batch->rows);
     const int gate = open_file("gate", O_RDONLY);
     if (gate >= 0) {
         (void)close(gate);
     }
-    const int fd = open_file("log", O_WRONLY | O_CREAT | O_APPEND);
-    if (fd < 0 || write(fd, line, (size_t)bytes) != bytes || close(fd) != 0) {
-        return evq_error_set(err, EVQ_E_IO, "the stand-in cannot write its log");
+    for (int32_t i = 0; i < device->count; i++) {
+        const int bytes = snprintf(line, sizeof(line), "%ld %d %d\n", (long)getpid(),
+                                   (int)device->numbers[i], (int)batch->rows);
+        const int fd = open_file("log", O_WRONLY | O_CREAT | O_APPEND);
+        if (fd < 0 || write(fd, line, (size_t)bytes) != bytes || close(fd) != 0) {
+            return evq_error_set(err, EVQ_E_IO, "the stand-in cannot write its log");
+        }
     }
     float *targets = targets_moved(device, batch);
     struct evq_batch moved = *batch;

@@ -104,7 +104,7 @@ static inline int setup(void **state)
     }
     fixture.root_fd = open(fixture.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     *state = &fixture;
-    return evq_native_open(-1, 2, &fixture.native, note, sizeof(note), &err) == EVQ_OK &&
+    return evq_native_open(0, 2, &fixture.native, note, sizeof(note), &err) == EVQ_OK &&
                    note[0] == '\0'
                ? 0
                : -1;

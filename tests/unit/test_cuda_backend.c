@@ -35,8 +35,13 @@ static struct evq_row_result results[SCORES_MAX], wanted[SCORES_MAX], others[SCO
 
 static void selfcheck_passes(void **unused)
 {
+    static const int32_t devices[] = {0, 1, 2};
+
     (void)unused;
-    must(evq_selfcheck(evq_backend_module_v1(), 0, &err), &err);
+    emulator_devices(3);
+    must(evq_selfcheck(evq_backend_module_v1(), devices, 3, &err), &err);
+    assert_true(emulator_peer_copies() > 0);
+    emulator_devices(1);
 }
 
 /* A model of shapes[i], run there and here, into results and wanted. model_free(). */

@@ -219,6 +219,16 @@ enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_e
 }
 
 /* fp32 only: what conversions do is not the question here. */
+enum evq_status evq_cuda_of_device(const struct evq_cuda_state *first,
+                                   const struct evq_cuda_state *state, enum evq_status status,
+                                   struct evq_error *err)
+{
+    (void)first;
+    (void)state;
+    (void)err;
+    return status;
+}
+
 enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
                                         struct evq_cuda_weight *weight, const void *d_blob,
                                         const struct evq_weight_blob *blob, struct evq_error *err)
@@ -240,8 +250,8 @@ static const struct evq_weight_slot slots[SLOTS] = {
     {"a", 64, 3}, {"b", 1, 200}, {"c", 17, 17}, {"d", 128, 2}, {"e", 5, 40}};
 
 struct fixture {
-    struct evq_cuda_state state;
-    struct evq_cuda_weight weights[SLOTS];
+    struct evq_cuda_state state, second; // The second device is used if state.next says so.
+    struct evq_cuda_weight weights[2][SLOTS];
     struct evq_plan plan;
     float *wanted[SLOTS];
     float buffers[BUFFERS][512]; // Host memory, each used again and again.
@@ -255,37 +265,56 @@ static void runtime_begin(void)
     stream_count = event_count = 0;
 }
 
-static struct fixture *fixture_new(void)
+/* Gives a device the slots [first, SLOTS), and slot 0 in any case. */
+static void device_begin(struct fixture *fx, struct evq_cuda_state *state,
+                         struct evq_cuda_weight *weights, int first)
+{
+    struct evq_error err = {0};
+
+    state->plan = &fx->plan;
+    state->weights = weights;
+    state->weight_count = SLOTS;
+    state->memory_max = SIZE_MAX;
+    for (int i = 0; i < SLOTS; i += i == 0 && first > 0 ? first : 1) {
+        weights[i].rows = slots[i].rows;
+        weights[i].columns = slots[i].columns;
+        weights[i].block.d_data =
+            calloc((size_t)slots[i].rows * (size_t)slots[i].columns, sizeof(float));
+        assert_non_null(weights[i].block.d_data);
+    }
+    assert_int_equal(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), 0);
+    assert_int_equal(evq_cuda_copies_open(state, &err), EVQ_OK);
+}
+
+static struct fixture *fixture_new(bool two)
 {
     struct fixture *fx = calloc(1, sizeof(*fx));
-    struct evq_error err = {0};
 
     assert_non_null(fx);
     fx->plan = (struct evq_plan){.slots = slots, .slot_count = SLOTS};
-    fx->state.plan = &fx->plan;
-    fx->state.weights = fx->weights;
-    fx->state.weight_count = SLOTS;
-    fx->state.memory_max = SIZE_MAX;
+    device_begin(fx, &fx->state, fx->weights[0], 0);
     for (int i = 0; i < SLOTS; i++) {
-        const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
-        fx->weights[i].rows = slots[i].rows;
-        fx->weights[i].columns = slots[i].columns;
-        fx->weights[i].block.d_data = calloc(count, sizeof(float));
-        fx->wanted[i] = calloc(count, sizeof(float));
-        assert_true(fx->weights[i].block.d_data != NULL && fx->wanted[i] != NULL);
+        fx->wanted[i] = calloc((size_t)slots[i].rows * (size_t)slots[i].columns, sizeof(float));
+        assert_non_null(fx->wanted[i]);
     }
-    assert_int_equal(cudaStreamCreateWithFlags(&fx->state.stream, cudaStreamNonBlocking), 0);
-    assert_int_equal(evq_cuda_copies_open(&fx->state, &err), EVQ_OK);
+    if (two) {
+        device_begin(fx, &fx->second, fx->weights[1], 3);
+        fx->state.next = &fx->second;
+        fx->weights[0][4].rows = 0; // The second device alone has it.
+    }
     return fx;
 }
 
 static void fixture_free(struct fixture *fx)
 {
-    (void)cudaStreamSynchronize(fx->state.stream);
-    evq_cuda_copies_close(&fx->state);
-    assert_int_equal(fx->state.memory, 0);
+    for (struct evq_cuda_state *state = &fx->state; state != NULL; state = state->next) {
+        (void)cudaStreamSynchronize(state->stream);
+        evq_cuda_copies_close(state);
+        assert_int_equal(state->memory, 0);
+    }
     for (int i = 0; i < SLOTS; i++) {
-        free(fx->weights[i].block.d_data); // Its own, whoever had them meanwhile.
+        free(fx->weights[0][i].block.d_data); // Its own, whoever had them meanwhile.
+        free(fx->weights[1][i].block.d_data);
         free(fx->wanted[i]);
     }
     free(fx);
@@ -295,16 +324,16 @@ static void fixture_free(struct fixture *fx)
 static void put_part(struct fixture *fx, int32_t slot)
 {
     const size_t columns = (size_t)slots[slot].columns;
-    const int32_t put_rows = fx->state.weights[slot].rows_put;
+    const int32_t put_rows = fx->weights[fx->weights[0][slot].rows > 0 ? 0 : 1][slot].rows_put;
     const int32_t first = put_rows == slots[slot].rows ? 0 : put_rows;
     const int32_t fit = (int32_t)(512 / columns);
     const int32_t left = slots[slot].rows - first;
     const int32_t rows = 1 + (int32_t)next_random((uint32_t)(left < fit ? left : fit));
-    float *buffer = fx->buffers[fx->state.puts % BUFFERS];
+    float *buffer = fx->buffers[fx->state.calls % BUFFERS];
     struct evq_error err = {0};
 
     for (size_t i = 0; i < (size_t)rows * columns; i++) {
-        buffer[i] = (float)(fx->state.puts * 1000 + i);
+        buffer[i] = (float)(fx->state.calls * 1000 + i);
         fx->wanted[slot][(size_t)first * columns + i] = buffer[i];
     }
     const struct evq_weight_blob blob = {
@@ -321,17 +350,17 @@ static void buffers_free(struct fixture *fx)
 
     const uint32_t most = next_random(BUFFERS);
     assert_int_equal(evq_cuda_catch_up(&fx->state, most, &reading, &err), EVQ_OK);
-    assert_true(reading <= most && reading <= fx->state.puts);
-    for (; fx->puts_read < fx->state.puts - reading; fx->puts_read++) {
+    assert_true(reading <= most && reading <= fx->state.calls);
+    for (; fx->puts_read < fx->state.calls - reading; fx->puts_read++) {
         memset(fx->buffers[fx->puts_read % BUFFERS], 0xff, sizeof(fx->buffers[0]));
     }
 }
 
-static void check_weights(const struct fixture *fx)
+static void check_weights(const struct evq_cuda_state *state, const struct fixture *fx)
 {
     for (int i = 0; i < SLOTS; i++) {
-        const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
-        const float *got = fx->state.weights[i].block.d_data;
+        const size_t count = (size_t)state->weights[i].rows * (size_t)slots[i].columns;
+        const float *got = state->weights[i].block.d_data;
         for (size_t v = 0; v < count; v++) {
             if (!(got[v] == fx->wanted[i][v])) {
                 fail_msg("%s[%zu] is %g, expected %g", slots[i].name, v, (double)got[v],
@@ -349,13 +378,15 @@ static void put_is_right_in_whatever_order_streams_go_on(void **state)
     for (uint64_t turn = 1; turn <= 60; turn++) {
         seed = turn;
         runtime_begin();
-        struct fixture *fx = fixture_new();
+        struct fixture *fx = fixture_new(turn % 2 == 0);
         for (int i = 0; i < PUTS; i++) {
             put_part(fx, (int32_t)next_random(SLOTS));
             buffers_free(fx);
         }
         assert_int_equal(evq_cuda_settle(&fx->state, &err), EVQ_OK);
-        check_weights(fx);
+        for (const struct evq_cuda_state *at = &fx->state; at != NULL; at = at->next) {
+            check_weights(at, fx);
+        }
         fixture_free(fx);
     }
 }
@@ -369,7 +400,7 @@ static void put_allocates_nothing_for_the_same_blobs(void **state)
     (void)state;
     seed = 1;
     runtime_begin();
-    struct fixture *fx = fixture_new();
+    struct fixture *fx = fixture_new(false);
     for (int again = 0; again < 3; again++) {
         out_of_memory = again > 0;
         for (int32_t slot = 0; slot < 3; slot++) { // No multiple of the stages.
@@ -392,11 +423,11 @@ static void put_without_memory_puts_nothing(void **state)
 
     (void)state;
     runtime_begin();
-    struct fixture *fx = fixture_new();
+    struct fixture *fx = fixture_new(false);
     out_of_memory = true;
     assert_int_equal(evq_cuda_put(&fx->state, 0, &blob, &err), EVQ_E_NOMEM);
     out_of_memory = false;
-    assert_int_equal(fx->weights[0].rows_put, 0);
+    assert_int_equal(fx->weights[0][0].rows_put, 0);
     assert_int_equal(evq_cuda_catch_up(&fx->state, 0, &reading, &err), EVQ_OK);
     assert_int_equal(reading, 0);
     assert_int_equal(evq_cuda_put(&fx->state, 0, &blob, &err), EVQ_OK);
@@ -415,7 +446,7 @@ static void put_that_failed_half_way_is_settled(void **state)
 
     (void)state;
     runtime_begin();
-    struct fixture *fx = fixture_new();
+    struct fixture *fx = fixture_new(false);
     const struct stream *copies = stream_of(fx->state.copies);
     waits_fail = true;
     assert_int_equal(evq_cuda_put(&fx->state, 0, &blob, &err), EVQ_E_DEVICE);

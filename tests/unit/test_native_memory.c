@@ -221,7 +221,7 @@ static int run_limited(const struct fixture *fx, const struct small *small)
     // What malloc() reserves for each thread, 64 MB, would be counted and could hold a batch.
     (void)mallopt(M_ARENA_MAX, 1);
     memcpy(mine.directory, fx->directory, sizeof(mine.directory));
-    if (evq_native_open(-1, 2, &mine.native, note, sizeof(note), &err) != EVQ_OK ||
+    if (evq_native_open(0, 2, &mine.native, note, sizeof(note), &err) != EVQ_OK ||
         run(&mine, lm(fx, &made, "perplexity", "data.txt", NULL), -1, 0, &err) != EVQ_OK) {
         return 1;
     }

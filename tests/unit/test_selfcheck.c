@@ -71,6 +71,7 @@ static enum evq_status lying_exec(void *state, const struct evq_batch *batch,
 
 static enum evq_status check(enum lie how, bool tokens, struct evq_error *err)
 {
+    static const int32_t devices[] = {0};
     struct evq_backend_ops ops = evq_backend_cpu;
 
     ops.prepare = lying_prepare;
@@ -78,7 +79,7 @@ static enum evq_status check(enum lie how, bool tokens, struct evq_error *err)
     lie = how;
     lie_on_tokens = tokens;
     executed = 0;
-    return evq_selfcheck(&ops, 0, err);
+    return evq_selfcheck(&ops, devices, 1, err);
 }
 
 static void selfcheck_passes_a_device_that_is_right(void **state)

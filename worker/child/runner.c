@@ -117,9 +117,8 @@ enum evq_status evq_runner_open_native(struct evq_runner *runner, char *ret_note
     if (runner->native != NULL) {
         return EVQ_OK;
     }
-    const int32_t device = runner->config.devices[0] != '\0' ? 0 : -1; // The slot's first GPU.
-    return evq_native_open(device, runner->config.threads, &runner->native, ret_note, note_bytes,
-                           err);
+    return evq_native_open(gpu_count(runner->config.devices), runner->config.threads,
+                           &runner->native, ret_note, note_bytes, err);
 }
 
 static enum evq_status persistent_have(struct evq_runner *runner,

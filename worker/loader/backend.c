@@ -103,8 +103,7 @@ void evq_backend_find(int32_t device, struct evq_backend *ret_backend, char *not
     const struct evq_backend_ops *ops =
         module != NULL ? module_table(module, why, sizeof(why)) : NULL;
     if (ops != NULL && device_find(ops, device, &fault) == EVQ_OK) {
-        *ret_backend =
-            (struct evq_backend){.ops = ops, .name = ops->name, .device = device, .module = module};
+        *ret_backend = (struct evq_backend){.ops = ops, .name = ops->name, .module = module};
         return;
     }
     (void)snprintf(note, note_bytes, "evaluating on the CPU: %s",
@@ -114,12 +113,28 @@ void evq_backend_find(int32_t device, struct evq_backend *ret_backend, char *not
     }
 }
 
-enum evq_status evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
+/* Returns how many they are: at most EVQ_BACKEND_DEVICES_MAX. */
+static int32_t first_numbers(int32_t count, int32_t numbers[EVQ_BACKEND_DEVICES_MAX])
+{
+    count = count < EVQ_BACKEND_DEVICES_MAX ? count : EVQ_BACKEND_DEVICES_MAX;
+    for (int32_t i = 0; i < count; i++) {
+        numbers[i] = i;
+    }
+    return count;
+}
+
+enum evq_status evq_backend_load(int32_t gpus, struct evq_backend *ret_backend, char *note,
                                  size_t note_bytes, struct evq_error *err)
 {
-    evq_backend_find(device, ret_backend, note, note_bytes);
-    const enum evq_status status =
-        ret_backend->module != NULL ? evq_selfcheck(ret_backend->ops, device, err) : EVQ_OK;
+    int32_t numbers[EVQ_BACKEND_DEVICES_MAX];
+    enum evq_status status = EVQ_OK;
+
+    evq_backend_find(gpus - 1, ret_backend, note, note_bytes);
+    if (ret_backend->module != NULL) {
+        gpus = first_numbers(gpus, numbers);
+        ret_backend->gpus = gpus;
+        status = evq_selfcheck(ret_backend->ops, numbers, gpus, err);
+    }
     if (status != EVQ_OK) {
         evq_backend_unload(ret_backend);
         *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
@@ -130,7 +145,11 @@ enum evq_status evq_backend_load(int32_t device, struct evq_backend *ret_backend
 enum evq_status evq_backend_open(const struct evq_backend *backend, int32_t threads,
                                  void **ret_state, struct evq_error *err)
 {
-    const struct evq_backend_config config = {.device = backend->device, .threads = threads};
+    int32_t numbers[EVQ_BACKEND_DEVICES_MAX];
+    const struct evq_backend_config config = {.threads = threads,
+                                              .devices = numbers,
+                                              .device_count =
+                                                  first_numbers(backend->gpus, numbers)};
 
     return backend->ops->open(&config, ret_state, err);
 }

@@ -10,7 +10,7 @@
 struct evq_backend {
     const struct evq_backend_ops *ops;
     const char *name; // The name in results: "cpu" or "cuda".
-    int32_t device;   // Number of the GPU. The CPU backend ignores it.
+    int32_t gpus;     // GPUs 0 to gpus - 1 of this process; 0: the CPU.
     void *module;     // NULL: the CPU backend, which is linked in.
 };
 
@@ -23,12 +23,13 @@ struct evq_backend {
 void evq_backend_find(int32_t device, struct evq_backend *ret_backend, char *note,
                       size_t note_bytes);
 
-/* The same, followed by evq_selfcheck() of the device. EVQ_E_DEVICE, EVQ_E_NOMEM: the device cannot
- * be trusted; *ret_backend is then the CPU backend. */
-enum evq_status evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
+/* The same for so many GPUs of this process, from 0 on (0: the CPU), followed by evq_selfcheck() of
+ * each. EVQ_E_DEVICE, EVQ_E_NOMEM: one cannot be trusted; *ret_backend is then the CPU backend. */
+enum evq_status evq_backend_load(int32_t gpus, struct evq_backend *ret_backend, char *note,
                                  size_t note_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Opens the device of the backend. threads: CPU threads; 0: all cores. */
+/* Opens the devices of the backend as one state, which splits a model's layers over them. threads:
+ * CPU threads; 0: all cores. */
 enum evq_status evq_backend_open(const struct evq_backend *backend, int32_t threads,
                                  void **ret_state, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_backend_unload(struct evq_backend *backend);

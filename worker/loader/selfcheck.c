@@ -300,28 +300,47 @@ static enum evq_status compare(const struct evq_backend_ops *ops, void *device, 
     return status;
 }
 
-enum evq_status evq_selfcheck(const struct evq_backend_ops *ops, int32_t device,
-                              struct evq_error *err)
+/* The devices work as one: the second one goes on with what the first one has computed. */
+static enum evq_status check_devices(const struct evq_backend_ops *ops, const int32_t *devices,
+                                     int32_t count, struct work *work, struct evq_error *err)
 {
-    const struct evq_backend_config config = {.device = device, .threads = 1};
+    const struct evq_backend_config config = {
+        .device = devices[0], .threads = 1, .devices = devices, .device_count = count};
     void *opened = NULL;
     void *cpu = NULL;
-    enum evq_status status = EVQ_OK;
 
-    struct work *work = calloc(1, sizeof(*work));
-    if (work == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "self-check of a device");
-    }
     if (ops->open(&config, &opened, NULL) != EVQ_OK) {
-        goto out;
+        return EVQ_OK;
     }
-    status = evq_backend_cpu.open(&config, &cpu, err);
+    enum evq_status status = evq_backend_cpu.open(&config, &cpu, err);
     for (size_t i = 0; i < COUNT(checks) && status == EVQ_OK; i++) {
         status = compare(ops, opened, cpu, &checks[i], work, err);
     }
-out:
     ops->close(opened); // The plans outlive the state.
     evq_backend_cpu.close(cpu);
+    return status;
+}
+
+enum evq_status evq_selfcheck(const struct evq_backend_ops *ops, const int32_t *devices,
+                              int32_t count, struct evq_error *err)
+{
+    struct work *work = calloc(1, sizeof(*work));
+    enum evq_status status = EVQ_OK;
+
+    if (work == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "self-check of a device");
+    }
+    for (int32_t i = 0; i < count && status == EVQ_OK; i++) {
+        status = check_devices(ops, &devices[i], 1, work, err);
+        if (status != EVQ_OK && count > 1) {
+            (void)evq_error_prefix(err, "GPU %d of %d", (int)i + 1, (int)count);
+        } else if (status == EVQ_OK && i > 0) {
+            status = check_devices(ops, &devices[i - 1], 2, work, err);
+            if (status != EVQ_OK) {
+                (void)evq_error_prefix(err, "GPUs %d and %d of %d", (int)i, (int)i + 1, (int)count);
+            }
+        }
+    }
     free(work);
     return status;
 }

@@ -27,8 +27,15 @@ size_t emulator_blocks_held(void);
 size_t emulator_enqueued(void);
 size_t emulator_copies(void);
 
-/* The device's memory in bytes; beyond it cudaMalloc() fails. */
+/* The memory in bytes of each device, or of one; beyond it cudaMalloc() fails. */
 void emulator_memory(size_t bytes);
+void emulator_memory_of(int device, size_t bytes);
+
+/* How many devices there are, at most 8; one at first. */
+void emulator_devices(int count);
+
+/* What was copied from one device to another so far: how often. */
+size_t emulator_peer_copies(void);
 
 /* What each product of cuBLAS and cuBLASLt finds free on the device, or it says that it failed, as
  * the real ones do where a kernel is loaded when it is first launched; 0 by default. */

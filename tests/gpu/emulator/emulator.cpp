@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <ucontext.h>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/emulator/control.h"
@@ -53,7 +54,7 @@ std::vector<unsigned char> shared;
 size_t shared_bytes_now;
 fiber *current;
 const std::function<void()> *body_now;
-std::map<const void *, size_t> allowed;
+std::map<std::pair<int, const void *>, size_t> allowed; // By device and kernel.
 int order;
 uint64_t random_state = 1;
 #if defined(__SANITIZE_ADDRESS__)
@@ -467,13 +468,14 @@ void emulator_copy_wait(int open)
 
 void emulator_allow_shared(const void *kernel, size_t bytes)
 {
-    allowed[kernel] = bytes;
+    allowed[{emulator_device(), kernel}] = bytes;
 }
 
 bool emulator_check_launch(const void *kernel, unsigned int blocks, unsigned int threads,
                            size_t shared_bytes)
 {
-    const size_t most = allowed.count(kernel) != 0 ? allowed[kernel] : SHARED_FREE;
+    const auto asked = allowed.find({emulator_device(), kernel});
+    const size_t most = asked != allowed.end() ? asked->second : SHARED_FREE;
     const bool good = blocks >= 1 && blocks <= 0x7fffffffu && threads >= 1 && threads <= 1024 &&
                       threads % WARP == 0 && shared_bytes <= most && most <= SHARED_MAX;
 

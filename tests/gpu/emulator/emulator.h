@@ -4,7 +4,7 @@
  * products of a warp, ldmatrix and cp.async do what the manuals say; a copy that nobody waited for
  * has not happened. What would be undefined on a device ends the program with a sentence: threads
  * of a warp at different instructions, a barrier that a thread never reaches, shared memory beyond
- * what was asked for. Shared memory begins as NaN. Not for threads.
+ * what was asked for, memory of another device. Shared memory begins as NaN. Not for threads.
  *
  * It shows that the arithmetic, the indices and the order of barriers are right. It shows nothing
  * of what nvcc makes of the source, nor of speed.
@@ -51,7 +51,11 @@ struct alignas(8) uint2 {
     uint32_t x, y;
 };
 
-/* Does something when its turn on the streams comes. */
+/* The device that cudaSetDevice() chose. */
+int emulator_device();
+
+/* Does something when its turn on the streams comes. Ends the program if the stream belongs to
+ * another device than the one that was chosen, where the runtime would refuse it. */
 void emulator_enqueue(cudaStream_t stream, std::function<void()> work);
 
 /* What a library reads or writes. Ends the program unless these bytes lie in one block of the

@@ -36,6 +36,7 @@ struct place {
 
 struct memory {
     size_t bytes, more;
+    int device;
     std::vector<std::unique_ptr<place[]>> pages;
 };
 
@@ -215,12 +216,12 @@ void set_memory(memory &room, size_t bytes, size_t more)
 
 } // namespace
 
-cudaStream_t race_stream_new(void)
+cudaStream_t race_stream_new(int device)
 {
     static uint32_t count;
 
     count++;
-    return new CUstream_st{count, {}};
+    return new CUstream_st{count, {}, device};
 }
 
 race_work race_give(cudaStream_t given_to)
@@ -234,7 +235,7 @@ race_work race_give(cudaStream_t given_to)
     stream->known[stream->number]++;
     join(all, stream->known);
     works.push_back({stream->number, stream->known[stream->number]});
-    return {(uint32_t)works.size() - 1, stream->known};
+    return {(uint32_t)works.size() - 1, stream->known, stream->device};
 }
 
 void race_record(cudaEvent_t event, cudaStream_t stream)
@@ -276,6 +277,11 @@ void race_runs(const race_work *work)
     race_block_begins(0);
 }
 
+int race_device(void)
+{
+    return running->device;
+}
+
 void race_block_begins(unsigned int block)
 {
     block_now = block;
@@ -296,9 +302,12 @@ uint32_t race_barriers(void)
     return barriers_now;
 }
 
-void race_memory_begins(const void *data, size_t bytes, size_t more)
+void race_memory_begins(const void *data, size_t bytes, size_t more, int device)
 {
-    set_memory(memories[(const unsigned char *)data], bytes, more);
+    memory &room = memories[(const unsigned char *)data];
+
+    set_memory(room, bytes, more);
+    room.device = device;
 }
 
 void race_memory_ends(const void *data)
@@ -330,6 +339,13 @@ void race_touch(const void *data, size_t bytes, race_kind kind, unsigned int thr
     }
     if (at + bytes > room->bytes) {
         beyond(bytes, kind, room->bytes, code);
+    }
+    if (room != &shared_memory && running->device != RACE_ANY_DEVICE &&
+        room->device != running->device) {
+        std::fprintf(stderr, "emulator: work of device %d %s memory of device %d: 0x%x\n",
+                     running->device, kind == RACE_READ ? "reads" : "writes", room->device,
+                     code_of(code));
+        std::abort();
     }
     for (size_t i = at / PLACE_BYTES; i <= (at + bytes - 1) / PLACE_BYTES; i++) {
         place &here = place_of(*room, i);

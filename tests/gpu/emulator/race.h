@@ -25,25 +25,31 @@ typedef std::vector<uint32_t> race_clock;
 struct CUstream_st {
     uint32_t number;
     race_clock known;
+    int device;
 };
 
 struct CUevent_st {
     race_clock known;
 };
 
+enum { RACE_ANY_DEVICE = -1 };
+
 struct race_work { // Given to a stream: a kernel, a copy, a product.
     uint32_t number;
     race_clock known;
+    int device; // It reaches the memory of this one alone, or of RACE_ANY_DEVICE.
 };
 
 /* In which order things are done. */
-cudaStream_t race_stream_new(void); // NULL stands for another one, which is always there.
+cudaStream_t race_stream_new(int device); // NULL stands for another one, which is always there.
 race_work race_give(cudaStream_t stream);
 void race_record(cudaEvent_t event, cudaStream_t stream);
 void race_stream_waits(cudaStream_t stream, cudaEvent_t event);
 void race_host_waits(const race_clock &known);
 void race_host_waits_for(cudaStream_t stream);
 void race_host_waits_for_all(void);
+
+int race_device(void); // Of the work that runs.
 
 /* What runs now: a work (NULL: the host), a block of it, a thread of that (-1: none). */
 void race_runs(const race_work *work);
@@ -52,9 +58,9 @@ void race_barrier(void);
 uint32_t race_barriers(void); // Of this block so far.
 extern int race_thread;
 
-/* Which memory there is. Shared memory is new to each block; an access that goes on behind `bytes`,
- * but begins before bytes + more, ends the program. */
-void race_memory_begins(const void *data, size_t bytes, size_t more);
+/* Which memory there is, and on which device. Shared memory is new to each block; an access that
+ * goes on behind `bytes`, but begins before bytes + more, ends the program. */
+void race_memory_begins(const void *data, size_t bytes, size_t more, int device);
 void race_memory_ends(const void *data);
 void race_shared(const void *data, size_t bytes, size_t more);
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <vector>
 
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/emulator.h"
@@ -21,11 +22,20 @@ struct work {
     std::function<void()> run;
 };
 
+struct block {
+    size_t bytes;
+    int device;
+};
+
+enum { DEVICES_MAX = 8 };
+
 std::deque<work> queue;
-std::map<unsigned char *, size_t> blocks;
-size_t allocations, enqueued, copies;
-size_t held_bytes;
-size_t memory_bytes = (size_t)4 << 30;
+std::map<unsigned char *, block> blocks;
+size_t allocations, enqueued, copies, peer_copies;
+std::vector<size_t> held_bytes(DEVICES_MAX);
+std::vector<size_t> memory_bytes(DEVICES_MAX, (size_t)4 << 30);
+int devices = 1;
+int chosen;
 size_t kernel_bytes;
 cudaError_t last_error;
 
@@ -49,8 +59,8 @@ void drain()
         next.run();
     }
     race_runs(nullptr);
-    for (const auto &block : blocks) {
-        check_guard(block.first, block.second);
+    for (const auto &at : blocks) {
+        check_guard(at.first, at.second.bytes);
     }
 }
 
@@ -60,32 +70,51 @@ void enqueue(const race_work &race, std::function<void()> run)
     enqueued++;
 }
 
+/* Ends the program if so many bytes do not lie in one block of this device. */
+void check_block(const void *data, size_t bytes, int device, const char *what)
+{
+    unsigned char *from = (unsigned char *)const_cast<void *>(data);
+    auto at = blocks.upper_bound(from);
+
+    if (at == blocks.begin() || (--at)->second.device != device || bytes > at->second.bytes ||
+        from > at->first + (at->second.bytes - bytes)) {
+        std::fprintf(stderr, "emulator: %s %zu bytes that are not those of device %d\n", what,
+                     bytes, device);
+        std::abort();
+    }
+}
+
 } // namespace
+
+int emulator_device()
+{
+    return chosen;
+}
 
 void emulator_enqueue(cudaStream_t stream, std::function<void()> run)
 {
+    if (stream != nullptr && stream->device != chosen) {
+        std::fprintf(stderr, "emulator: device %d was chosen, and work is given to device %d\n",
+                     chosen, stream->device);
+        std::abort();
+    }
     enqueue(race_give(stream), std::move(run));
 }
 
 void emulator_reach(const void *data, size_t bytes, bool writes)
 {
-    unsigned char *from = (unsigned char *)const_cast<void *>(data);
-    auto block = blocks.upper_bound(from);
-
-    if (block == blocks.begin() || bytes > (--block)->second ||
-        from > block->first + (block->second - bytes)) {
-        std::fprintf(stderr, "emulator: a library reaches %zu bytes that are not the device's\n",
-                     bytes);
-        std::abort();
-    }
+    check_block(data, bytes, race_device(), "a library reaches");
     // As by two threads: what it writes must not be what it reads.
     race_touch(data, bytes, writes ? RACE_WRITE : RACE_READ, writes, nullptr);
 }
 
 bool emulator_kernel_fits()
 {
-    return kernel_bytes == 0 || (held_bytes <= memory_bytes && // It may have shrunk.
-                                 memory_bytes - held_bytes >= kernel_bytes);
+    const size_t held = held_bytes[chosen];
+    const size_t room = memory_bytes[chosen];
+
+    return kernel_bytes == 0 || (held <= room && // It may have shrunk.
+                                 room - held >= kernel_bytes);
 }
 
 extern "C" {
@@ -112,7 +141,24 @@ size_t emulator_copies(void)
 
 void emulator_memory(size_t bytes)
 {
-    memory_bytes = bytes;
+    for (size_t &each : memory_bytes) {
+        each = bytes;
+    }
+}
+
+void emulator_memory_of(int device, size_t bytes)
+{
+    memory_bytes[device] = bytes;
+}
+
+void emulator_devices(int count)
+{
+    devices = count;
+}
+
+size_t emulator_peer_copies(void)
+{
+    return peer_copies;
 }
 
 void emulator_kernel(size_t bytes)
@@ -133,13 +179,18 @@ cudaError_t cudaDriverGetVersion(int *version)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = devices;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    if (device < 0 || device >= devices) {
+        last_error = cudaErrorInvalidValue;
+        return last_error;
+    }
+    chosen = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
@@ -153,17 +204,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
-    (void)device;
     *properties = {};
     (void)std::snprintf(properties->name, sizeof(properties->name), "emulator");
-    properties->totalGlobalMem = memory_bytes;
+    properties->totalGlobalMem = memory_bytes[device];
     return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
 {
-    *unused = memory_bytes - held_bytes;
-    *total = memory_bytes;
+    *unused = memory_bytes[chosen] - held_bytes[chosen];
+    *total = memory_bytes[chosen];
     return cudaSuccess;
 }
 
@@ -186,22 +236,22 @@ const char *cudaGetErrorString(cudaError_t code)
 
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
-    if (bytes > memory_bytes - held_bytes) {
+    if (bytes > memory_bytes[chosen] - held_bytes[chosen]) {
         last_error = cudaErrorMemoryAllocation;
         return last_error;
     }
     const size_t whole = (bytes + GUARD_BYTES + 255) / 256 * 256;
-    unsigned char *block = (unsigned char *)std::aligned_alloc(256, whole);
-    if (block == nullptr) {
+    unsigned char *made = (unsigned char *)std::aligned_alloc(256, whole);
+    if (made == nullptr) {
         return cudaErrorMemoryAllocation;
     }
-    std::memset(block, 0xff, bytes);
-    std::memset(block + bytes, GUARD_VALUE, GUARD_BYTES);
-    blocks[block] = bytes;
-    race_memory_begins(block, bytes, GUARD_BYTES);
-    held_bytes += bytes;
+    std::memset(made, 0xff, bytes);
+    std::memset(made + bytes, GUARD_VALUE, GUARD_BYTES);
+    blocks[made] = {bytes, chosen};
+    race_memory_begins(made, bytes, GUARD_BYTES, chosen);
+    held_bytes[chosen] += bytes;
     allocations++;
-    *data = block;
+    *data = made;
     return cudaSuccess;
 }
 
@@ -216,7 +266,7 @@ cudaError_t cudaFree(void *data)
     if (found == blocks.end()) {
         return cudaErrorInvalidValue;
     }
-    held_bytes -= found->second;
+    held_bytes[found->second.device] -= found->second.bytes;
     race_memory_ends(data);
     blocks.erase(found);
     std::free(data);
@@ -225,7 +275,7 @@ cudaError_t cudaFree(void *data)
 
 cudaError_t cudaMallocHost(void **data, size_t bytes)
 {
-    if (bytes > memory_bytes) { // The host's is as large as the device's.
+    if (bytes > memory_bytes[chosen]) { // The host's is as large as the device's.
         last_error = cudaErrorMemoryAllocation;
         return last_error;
     }
@@ -270,6 +320,25 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
     return cudaSuccess;
 }
 
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t bytes, cudaStream_t stream)
+{
+    race_work work = race_give(stream);
+    const void *code = __builtin_return_address(0);
+
+    check_block(to, bytes, to_device, "a copy writes");
+    check_block(from, bytes, from_device, "a copy reads");
+    work.device = RACE_ANY_DEVICE;
+    copies++;
+    peer_copies++;
+    enqueue(work, [=] {
+        race_touch(from, bytes, RACE_READ, 0, code);
+        race_touch(to, bytes, RACE_WRITE, 0, code);
+        std::memcpy(to, from, bytes);
+    });
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
 {
     const void *code = __builtin_return_address(0);
@@ -284,7 +353,7 @@ cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t st
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
     (void)flags;
-    *stream = race_stream_new();
+    *stream = race_stream_new(chosen);
     return cudaSuccess;
 }
 

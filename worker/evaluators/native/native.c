@@ -20,7 +20,7 @@ static void free_corpus(void *thing)
     evq_corpus_free(thing);
 }
 
-enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_native **ret_native,
+enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes, struct evq_error *err)
 {
     struct evq_native *native = calloc(1, sizeof(*native));
@@ -31,7 +31,7 @@ enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_nati
     native->datasets.free = free_dataset;
     native->corpora.free = free_corpus;
     native->tokenizers.free = evq_native_tokenizer_free;
-    enum evq_status status = evq_backend_load(device, &native->backend, ret_note, note_bytes, err);
+    enum evq_status status = evq_backend_load(gpus, &native->backend, ret_note, note_bytes, err);
     if (status == EVQ_OK) {
         status = evq_backend_open(&native->backend, threads, &native->state, err);
     }

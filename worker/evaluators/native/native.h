@@ -9,9 +9,10 @@
 
 struct evq_native;
 
-/* device: -1 for the CPU; otherwise the number of a CUDA device. If it is missing, the CPU is used,
- * and *ret_note says why; the caller logs it. EVQ_E_DEVICE: the device computes wrong numbers. */
-enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_native **ret_native,
+/* gpus: 0 for the CPU; otherwise the GPUs 0 to gpus - 1 of this process, over which the layers of
+ * language models are split. If one is missing, the CPU is used, and *ret_note says why; the caller
+ * logs it. EVQ_E_DEVICE: a GPU computes wrong numbers. */
+enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /* Accepts NULL. */

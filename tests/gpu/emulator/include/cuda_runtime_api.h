@@ -1,7 +1,8 @@
 /*
  * The part of the CUDA runtime that kernels/cuda/ calls, answered by the emulator (emulator.h) on
- * the host. One device, compute capability 9.0. Work on streams is done when something waits for
- * it, in the order in which it was given, so that memory reused too early is found out.
+ * the host. Devices of compute capability 9.0, each with memory of its own. Work on streams is done
+ * when something waits for it, in the order in which it was given, so that memory reused too early
+ * is found out.
  */
 #ifndef EVQ_EMULATOR_CUDA_RUNTIME_API_H
 #define EVQ_EMULATOR_CUDA_RUNTIME_API_H
@@ -62,6 +63,8 @@ cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags);
