@@ -336,6 +336,8 @@ static const struct {
 } beside[] = {
     {"tokenizer_config.json", "[]", EVQ_E_CORRUPT, "tokenizer_config.json' is not a JSON object"},
     {"tokenizer_config.json", "{\"bos_token\":7}", EVQ_E_CORRUPT, "neither text nor an object"},
+    {"tokenizer_config.json", "{\"split_special_tokens\":true}", EVQ_E_UNSUPPORTED,
+     "split_special_tokens is true, expected false"},
     {"tokenizer_config.json", "{\"truncation_side\":\"middle\"}", EVQ_E_CORRUPT,
      "truncation_side is neither left nor right"},
     {"special_tokens_map.json", "{\"bos_token\":\"\"}", EVQ_E_CORRUPT,

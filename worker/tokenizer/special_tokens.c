@@ -24,11 +24,13 @@ enum flag { // What tokenizer_config.json may repeat of tokenizer.json.
     FLAG_STRIP,
     FLAG_CHINESE,
     FLAG_SPACE,
+    FLAG_SPLIT, // Special tokens inside a text are text: no tokenizer.json can say that.
     FLAG_COUNT
 };
 
 static const char *const flags[FLAG_COUNT] = {"do_lower_case", "strip_accents",
-                                              "tokenize_chinese_chars", "add_prefix_space"};
+                                              "tokenize_chinese_chars", "add_prefix_space",
+                                              "split_special_tokens"};
 
 struct special {
     bool present; // The file exists.
@@ -313,14 +315,21 @@ static enum evq_status check_flags(const struct evq_tokenizer *tokenizer, struct
     const bool words = tokenizer->wordpiece.characters_max > 0 && !is_general(special);
     const bool spaces = tokenizer->bpe.byte_level && (strncmp(class, "GPT2Tokenizer", 13) == 0 ||
                                                       strncmp(class, "RobertaTokenizer", 16) == 0);
-    const bool matters[FLAG_COUNT] = {words, words, words, spaces};
+    const bool matters[FLAG_COUNT] = {words, words, words, spaces, false};
     const bool has[FLAG_COUNT] = {
         normalizes(tokenizer, EVQ_UNICODE_LOWERCASE),
         normalizes(tokenizer, EVQ_UNICODE_STRIP_NONSPACING),
         normalizes(tokenizer, EVQ_UNICODE_APART),
         tokenizer->steps.space_before,
+        false,
     };
 
+    if (special->on[FLAG_SPLIT]) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "tokenizer_config.json beside '%s': split_special_tokens is true, "
+                             "expected false",
+                             tokenizer->path);
+    }
     if (!special->told[FLAG_STRIP]) {
         special->told[FLAG_STRIP] = special->told[FLAG_LOWER];
         special->on[FLAG_STRIP] = special->on[FLAG_LOWER];
