@@ -174,7 +174,7 @@ case $status in
     faults="$faults agreement,"
     # A fault ends its process: what it did not come to, each kind by itself, and no launch before the one before it has ended.
     if [ "$(grep -c '"test": ' "$build/out")" -lt 20 ]; then
-        for part in samples products lookups norms ropes attentions options encoders gates models; do
+        for part in samples products lookups norms ropes attentions options encoders gates models parts; do
             may "by itself: $part" 20 env CUDA_LAUNCH_BLOCKING=1 "$bin/gpu_compare" --device "$device" --small --repeats 1 --part "$part"
         done
     fi
