@@ -113,12 +113,14 @@ enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error 
         {"cublasLtMatmul", &cublas.matmul},
     };
 
+    // cuBLAS needs cuBLASLt. If that is loaded first, it is the one that is found here, and not
+    // another one that the loader would choose.
     enum evq_status status = forbid_tf32(err);
     if (status == EVQ_OK) {
-        status = load("libcublas", plain, sizeof(plain) / sizeof(plain[0]), err);
+        status = load("libcublasLt", light, sizeof(light) / sizeof(light[0]), err);
     }
     if (status == EVQ_OK) {
-        status = load("libcublasLt", light, sizeof(light) / sizeof(light[0]), err);
+        status = load("libcublas", plain, sizeof(plain) / sizeof(plain[0]), err);
     }
     if (status == EVQ_OK) {
         *ret_cublas = cublas;

@@ -16,16 +16,15 @@ add_custom_command(TARGET cuda_missing POST_BUILD
             ${missing}/${beside_venv} ${missing}/${beside_conda}
     COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> $<TARGET_FILE:emulated_cublaslt> ${missing}/${beside_venv}
     COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> $<TARGET_FILE:emulated_cublaslt> ${missing}/${beside_conda}
-    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> ${missing}/half
-    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> ${missing}/empty VERBATIM)
+    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublaslt> ${missing}/half VERBATIM)
 function(evq_missing_test name folder library said)
     add_test(NAME cuda_missing_${name} COMMAND cuda_missing ${library})
     set_tests_properties(cuda_missing_${name} PROPERTIES LABELS unit
         ENVIRONMENT "LD_LIBRARY_PATH=${missing}/${folder};VIRTUAL_ENV=;CONDA_PREFIX="
         PASS_REGULAR_EXPRESSION "${said};skipped: ")
 endfunction()
-evq_missing_test(cublas none libcublas.so.13 "0 devices: cuBLAS is not installed .libcublas.so.13")
-evq_missing_test(cublaslt half libcublasLt.so.13 "0 devices: cuBLAS is not installed .libcublasLt.so.13")
+evq_missing_test(cublas half libcublas.so.13 "0 devices: cuBLAS is not installed .libcublas.so.13")
+evq_missing_test(cublaslt none libcublasLt.so.13 "0 devices: cuBLAS is not installed .libcublasLt.so.13")
 # None is missing where an environment of Python is active that has them.
 foreach(active venv conda)
     string(REPLACE venv VIRTUAL_ENV variable ${active})
