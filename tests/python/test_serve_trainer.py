@@ -187,7 +187,7 @@ suites:
         function = TrainerEvaluator.__new__(TrainerEvaluator)
         function._trainer = SimpleNamespace(model=SimpleNamespace())
         with tempfile.TemporaryDirectory() as path, mock.patch("evalq._trainer_evaluator.load_into") as copied:
-            checkpoint = SimpleNamespace(path=path, load=mock.Mock())
+            checkpoint = SimpleNamespace(path=path, variant="regular", load=mock.Mock())
             open(os.path.join(path, "model.safetensors"), "w", encoding="utf-8").close()
             function._load(checkpoint)
             copied.assert_called_once()
@@ -213,7 +213,7 @@ suites:
         registry = SimpleNamespace(get_model=lambda kind: made)
         utils = SimpleNamespace(simple_parse_args_string=lambda text: {})
         with tempfile.TemporaryDirectory() as path, mock.patch("evalq.lm_eval.load_into") as copied:
-            checkpoint = SimpleNamespace(path=path, load=mock.Mock())
+            checkpoint = SimpleNamespace(path=path, variant="regular", load=mock.Mock())
             fakes = {"lm_eval": mock.Mock(), "lm_eval.api": mock.Mock(), "lm_eval.api.registry": registry, "lm_eval.utils": utils}
             with mock.patch.dict(sys.modules, fakes):
                 os.mkdir(os.path.join(path, "additional_chat_templates"))

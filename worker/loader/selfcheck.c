@@ -10,7 +10,7 @@
 #define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
 
 // HEAD is a width for which a GPU computes attention in tiles.
-enum { WIDTH = 24, HEAD = 32, HIDDEN = 40, VOCABULARY = 67, CLASSES = 11 };
+enum { WIDTH = 24, HEAD = 32, HIDDEN = 40, VOCABULARY = 67, CLASSES = 11, TYPES = 2 };
 
 static const float frequencies[HEAD / 2] = {1.0f,   0.75f,  0.5f,   0.4f,  0.25f, 0.2f,
                                             0.15f,  0.1f,   0.06f,  0.03f, 0.02f, 0.01f,
@@ -115,6 +115,62 @@ static const struct evq_op token_ops[] = {
      .k = WIDTH},
 };
 
+static const struct evq_weight_slot encoder_slots[] = {
+    {"embedding", VOCABULARY, WIDTH}, {"positions", LENGTH + 1, WIDTH}, {"types", TYPES, WIDTH},
+    {"qkv", 4 * HEAD, WIDTH},         {"qkv bias", 1, 4 * HEAD},        {"output", WIDTH, 2 * HEAD},
+    {"classes", CLASSES, WIDTH},
+};
+static const int32_t encoder_columns[] = {1, WIDTH, 4 * HEAD, 2 * HEAD, WIDTH, WIDTH, CLASSES};
+
+/* Queries see keys in both directions. Every row has a label. */
+static const struct evq_op encoder_ops[] = {
+    {.kind = EVQ_OP_EMBEDDING,
+     .out = 1,
+     .weight = 0,
+     .bias = 1,
+     .types = 2,
+     .n = WIDTH,
+     .column = 1,
+     .scale = 1.0f},
+    {.kind = EVQ_OP_GEMM, .in = 1, .out = 2, .weight = 3, .bias = 4, .n = 4 * HEAD, .k = WIDTH},
+    {.kind = EVQ_OP_ATTENTION,
+     .in = 2,
+     .out = 3,
+     .weight = -1,
+     .bias = -1,
+     .n = HEAD,
+     .heads = 2,
+     .kv_heads = 1,
+     .window = 40,
+     .both = true,
+     .scale = 0.18f},
+    {.kind = EVQ_OP_GEMM,
+     .in = 3,
+     .out = 4,
+     .weight = 5,
+     .bias = -1,
+     .n = WIDTH,
+     .k = 2 * HEAD,
+     .activation = EVQ_ACT_TANH},
+    {.kind = EVQ_OP_MEAN, .in = 4, .out = 5, .weight = -1, .bias = -1, .n = WIDTH},
+    {.kind = EVQ_OP_ADD,
+     .in = 4,
+     .out = 5,
+     .residual = 5,
+     .weight = -1,
+     .bias = -1,
+     .n = WIDTH,
+     .scale = 0.5f},
+    {.kind = EVQ_OP_GEMM, .in = 5, .out = 6, .weight = 6, .bias = -1, .n = CLASSES, .k = WIDTH},
+    {.kind = EVQ_OP_CROSS_ENTROPY,
+     .in = 6,
+     .out = -1,
+     .weight = -1,
+     .bias = -1,
+     .n = CLASSES,
+     .top_k = 3},
+};
+
 static const struct evq_weight_slot sample_slots[] = {
     {"first", HIDDEN, WIDTH},
     {"first bias", 1, HIDDEN},
@@ -163,6 +219,14 @@ static const struct check {
      {token_ops, COUNT(token_ops), token_slots, COUNT(token_slots), COUNT(token_columns),
       token_columns, ROWS, LENGTH, EVQ_COMPUTE_BF16},
      0.002},
+    {"an encoder in fp32",
+     {encoder_ops, COUNT(encoder_ops), encoder_slots, COUNT(encoder_slots), COUNT(encoder_columns),
+      encoder_columns, ROWS, LENGTH, EVQ_COMPUTE_F32},
+     1e-5},
+    {"an encoder in bf16",
+     {encoder_ops, COUNT(encoder_ops), encoder_slots, COUNT(encoder_slots), COUNT(encoder_columns),
+      encoder_columns, ROWS, LENGTH, EVQ_COMPUTE_BF16},
+     0.002},
     {"a classifier",
      {class_ops, COUNT(class_ops), sample_slots, COUNT(sample_slots), COUNT(sample_columns),
       sample_columns, ROWS, 0, EVQ_COMPUTE_F32},
@@ -176,7 +240,7 @@ static const struct check {
 struct work { // The memory of one run.
     float weight[VALUES_MAX];
     float inputs[ROWS * WIDTH], targets[ROWS * CLASSES];
-    int32_t labels[ROWS], tokens[ROWS], score_rows[ROWS], score_targets[ROWS];
+    int32_t labels[ROWS], tokens[ROWS], types[ROWS], score_rows[ROWS], score_targets[ROWS];
     struct evq_row_result results[2][ROWS];
     uint32_t random;
 };
@@ -197,14 +261,17 @@ static void random_fill(struct work *work, float *values, size_t count, float sp
 static struct evq_batch make_batch(struct work *work, const struct evq_plan *plan)
 {
     static const int32_t starts[] = {0, 1, 8, ROWS};
+    const bool labels = plan->ops[plan->op_count - 1].kind == EVQ_OP_CROSS_ENTROPY;
 
     random_fill(work, work->inputs, COUNT(work->inputs), 1.0f);
     random_fill(work, work->targets, COUNT(work->targets), 1.0f);
     for (int32_t i = 0; i < ROWS; i++) {
         work->labels[i] = (int32_t)(random_next(work) % CLASSES);
         work->tokens[i] = (int32_t)(random_next(work) % VOCABULARY);
-        work->score_rows[i] = i / 2 * 2; // Some rows are scored, and those more than once.
-        work->score_targets[i] = (int32_t)(random_next(work) % VOCABULARY);
+        work->types[i] = i % 3 % TYPES;
+        // Some rows are scored, and those more than once; a row has one label.
+        work->score_rows[i] = labels ? i : i / 2 * 2;
+        work->score_targets[i] = (int32_t)(random_next(work) % (labels ? CLASSES : VOCABULARY));
     }
     if (plan->length_max == 0) {
         return (struct evq_batch){
@@ -212,6 +279,7 @@ static struct evq_batch make_batch(struct work *work, const struct evq_plan *pla
     }
     return (struct evq_batch){.rows = ROWS,
                               .tokens = work->tokens,
+                              .types = work->types,
                               .starts = starts,
                               .sequences = (int32_t)COUNT(starts) - 1,
                               .score_rows = work->score_rows,
