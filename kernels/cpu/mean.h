@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Writes the mean of in[rows, n] to each row of out. Rows are `stride` floats apart. The sums are
- * doubles. */
+/* Writes the mean of the rows of in[rows, n] to each row of out. Rows are in_stride and out_stride
+ * floats apart. The sums are doubles. */
 void evq_mean_rows(const float *in, size_t in_stride, int32_t rows, int32_t n, float *out,
                    size_t out_stride);
 

@@ -1,7 +1,7 @@
 /*
- * Attention in tiles on tensor cores. A block works on one tile of queries of one head. Keys
- * and values pass through shared memory BLOCK at a time, the softmax is updated on the way, and
- * scores and weights never leave the registers. While the scores of a block of keys are computed,
+ * Attention in tiles on tensor cores. A block works on one tile of queries of one head. Keys and
+ * values pass through shared memory BLOCK at a time, the softmax is updated on the way, and scores
+ * and weights never leave the registers. While the scores of a block of keys are computed,
  * its values are copied, and the other way round. Blocks of keys begin at multiples of BLOCK in the
  * sequence, and each row's products are separate, so the bits of a result depend only on its own
  * sequence.
@@ -25,9 +25,10 @@ struct tile_shape {
     bool both;         // Queries see keys in both directions.
     uint32_t in_bytes; // Bytes between rows.
     int64_t out_stride;
-    int32_t heads, group;       // Query heads, and how many of them share a key head.
-    int32_t step;               // Columns from one head to the next.
-    int64_t to_keys, to_values; // Distances from a row's first query head.
+    int32_t heads, group; // Query heads, and how many of them share a key head.
+    int32_t step;         // Columns from one head to the next.
+    // Columns from a row's first query to its first key, and to its first value.
+    int64_t to_keys, to_values;
     int32_t window;
     float scale;     // Converts products, or scores within the cap, to exponents of two; above 0.
     float cap;       // Exponents of two stay within it; 0: they have no cap.
@@ -42,14 +43,14 @@ template <int SIZE, int STACKS, int BLOCK> struct tile {
     static constexpr int BYTES = (QUERIES + 2 * BLOCK) * LINE * (int)sizeof(evq_bf16);
 };
 
-/* Uses one multiplication of 32 by 32 bits with its sum. Counted in values it would take five
- * instructions. */
+/* The address of a row. With a distance in bytes, this is one multiply-add of 32 by 32 bits; with a
+ * distance in values, it would be five instructions. */
 __device__ static inline const evq_bf16 *row_at(const evq_bf16 *rows, int32_t row, uint32_t bytes)
 {
     return (const evq_bf16 *)((const char *)rows + (uint64_t)(uint32_t)row * bytes);
 }
 
-/* Every STRIDE-th part of a row, which belongs to this thread. */
+/* Begins to copy this thread's parts of a row, which are STRIDE values apart. */
 template <int SIZE, int STRIDE>
 __device__ static inline void copy_parts(evq_bf16 *to, const evq_bf16 *from, bool there)
 {
@@ -59,8 +60,8 @@ __device__ static inline void copy_parts(evq_bf16 *to, const evq_bf16 *from, boo
     }
 }
 
-/* Begins to copy COUNT rows of SIZE values. Rows from `there` on become zeros; most calls have
- * none. */
+/* Begins to copy COUNT rows of SIZE values. Only the first `there` rows exist; later rows become
+ * zeros. In most calls all rows exist. */
 template <int SIZE, int COUNT>
 __device__ static inline void copy_rows(evq_bf16 *to, const evq_bf16 *from, uint32_t bytes,
                                         int32_t there)
@@ -223,7 +224,7 @@ __device__ static inline void hide(int32_t window, int32_t ahead,
     }
 }
 
-/* The same where queries see keys in both directions, of which `there` are in the block. */
+/* The same if queries see keys in both directions. The first `there` keys of the block exist. */
 template <int STACKS, int BLOCK>
 __device__ static inline void hide_both(int32_t window, int32_t ahead, int32_t there,
                                         float (&scores)[STACKS][BLOCK / 8][4])
@@ -320,7 +321,7 @@ __device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t 
     }
 }
 
-/* MORE: there may be a cap, sinks, and keys in both directions. */
+/* MORE: the kernel also handles a cap, sinks, and keys in both directions. */
 template <int SIZE, int STACKS, int BLOCK, bool MORE>
 __global__ static void __launch_bounds__(THREADS)
     tiles_kernel(const evq_bf16 *in, const struct evq_attention_tile *tiles,
@@ -338,7 +339,7 @@ __global__ static void __launch_bounds__(THREADS)
         sequence + shape.to_keys + (int64_t)(head / shape.group) * shape.step;
     const evq_bf16 *value_rows = key_rows + shape.to_values - shape.to_keys;
     const bool both = MORE && shape.both;
-    // No query sees the key `end`, nor one after it.
+    // No query sees the key `end` or a later one.
     const int32_t end = evq_attention_end(at, both, shape.window);
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
@@ -426,7 +427,7 @@ static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_atten
     return cudaGetLastError();
 }
 
-/* With more, large heads have fewer keys in a block, so that the registers suffice. */
+/* With MORE, large heads have fewer keys in a block, so that the registers suffice. */
 template <int SIZE, int STACKS, int BLOCK>
 static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_attention_tile *d_tiles,
                           int32_t tiles, const struct tile_shape *shape, const float *d_sinks,

@@ -1,11 +1,11 @@
 /*
- * Attention in tiles with products in fp32, for heads of any size up to
- * EVQ_ATTENTION_SIZE_MAX and for rows of both types. A block works on one tile of queries of one
- * head. Keys and values pass through shared memory KEYS at a time, and the softmax is updated on
- * the way. The threads of a block form GROUPS groups of LANES: a group has every GROUPS-th query,
- * and its lanes share the keys, and then the columns of the values. Blocks of keys begin at
- * multiples of KEYS in the sequence, and no row's sums meet another's, so the bits of a result
- * depend only on its own sequence.
+ * Attention in tiles with products in fp32, for heads of any size up to EVQ_ATTENTION_SIZE_MAX and
+ * for rows in fp32 or bf16. A block works on one tile of queries of one head. Keys and values pass
+ * through shared memory KEYS at a time, and the softmax is updated on the way. The threads of a
+ * block form GROUPS groups of LANES: a group has every GROUPS-th query, and its lanes share the
+ * keys, and then the columns of the values. Blocks of keys begin at multiples of KEYS in the
+ * sequence, and no row's sums meet another's, so the bits of a result depend only on its own
+ * sequence.
  */
 #include "kernels/cuda/launchers.h"
 
@@ -36,14 +36,15 @@ template <int SIZE> struct tile {
 
 struct heads_shape {
     int32_t query_step, key_step; // Columns from one head to the next.
-    int64_t to_keys, to_values;   // Distances from a row's first query, and from its keys.
+    // Columns from a row's first query to its first key, and from there to its first value.
+    int64_t to_keys, to_values;
     int32_t size, heads, group, window;
     float scale, cap;
     bool both; // Queries see keys in both directions.
 };
 
-/* COUNT rows of `size` values become fp32. Rows from `there` on, and columns from `size` on, become
- * zeros. V: values that are read at once. */
+/* Copies COUNT rows of `size` values to shared memory as fp32. Only the first `there` rows exist:
+ * later rows, and columns from `size` on, become zeros. V: values that are read at once. */
 template <int SIZE, int COUNT, int V, typename T>
 __device__ static inline void copy_rows(float *to, const T *from, int64_t stride, int32_t there,
                                         int32_t size)
@@ -62,7 +63,7 @@ __device__ static inline void copy_rows(float *to, const T *from, int64_t stride
     }
 }
 
-/* `column` counts from the start of the row. */
+/* The same for rows of either type. `column` counts from the start of a row of the batch. */
 template <int SIZE, int COUNT>
 __device__ static inline void copy_rows(float *to, const struct evq_cuda_rows &in, int64_t row,
                                         int64_t column, int32_t there, int32_t size)
@@ -135,8 +136,8 @@ template <int SIZE> struct softmax {
     float sums[tile<SIZE>::ROWS][2 * tile<SIZE>::PAIRS];
 };
 
-/* Whether a query does not see the key that is `back` positions before it, or -back after it.
- * `left` positions lie between the key and the end of what the tile sees. */
+/* Whether a query does not see a key. The key is `back` positions before the query (after it, if
+ * `back` is negative), and `left` positions before the end of what the tile sees. */
 __device__ static inline bool hides(int32_t back, int32_t left, const struct heads_shape &shape)
 {
     const int32_t apart = shape.both && back < 0 ? -back : back;
@@ -151,9 +152,9 @@ __device__ static inline float score_of(float product, const struct heads_shape 
     return shape.cap > 0.0f ? tanhf(scaled / shape.cap) * shape.cap : scaled;
 }
 
-/* Writes the weights of this block's keys, and rescales the sums so far to the new maximum. The
- * tile's first query is `ahead` positions after the block's first key, and
- * `left` positions before the end of what the tile sees. */
+/* Turns the scores of this block's keys into softmax weights, and rescales the sums so far to the
+ * new maximum. The tile's first query is `ahead` positions after the block's first key. The end of
+ * what the tile sees is `left` positions after that key. */
 template <int SIZE>
 __device__ static inline void weigh(const struct heads_shape &shape, int32_t ahead, int32_t left,
                                     float (&scores)[tile<SIZE>::ROWS][tile<SIZE>::MINE],
@@ -270,7 +271,7 @@ __global__ static void __launch_bounds__(THREADS, SIZE > 32 ? 2 : 3)
     const struct evq_attention_tile at = tiles[blockIdx.x / shape.heads];
     const int32_t head = (int32_t)(blockIdx.x % shape.heads);
     const int64_t keys = shape.to_keys + (int64_t)(head / shape.group) * shape.key_step;
-    // No query sees the key `end`, nor one after it.
+    // No query sees the key `end` or a later one.
     const int32_t end = evq_attention_end(at, shape.both, shape.window);
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;

@@ -70,7 +70,7 @@ static void need(int32_t *needs, int32_t buffer, int32_t columns)
     }
 }
 
-/* The only buffer that is needed, or NO_CUT. */
+/* The buffer that is needed, if only one is; otherwise NO_CUT. */
 static int32_t only_one(const struct evq_plan *plan, const int32_t *needs)
 {
     int32_t only = NO_CUT;
@@ -84,8 +84,9 @@ static int32_t only_one(const struct evq_plan *plan, const int32_t *needs)
     return only;
 }
 
-/* carries[i]: the buffer that a cut before operation i hands on, or NO_CUT. It goes backwards
- * through the plan. needs: how many columns of each buffer the operations from i on still read. */
+/* Finds where the plan can be cut. carries[i]: the buffer that a cut before operation i hands on,
+ * or NO_CUT. needs (zeros at first): how many columns of each buffer operation i and later ones
+ * read; the loop goes backwards, so it grows from the end. */
 static void find_places(const struct evq_plan *plan, int32_t *needs, int32_t *carries)
 {
     for (size_t i = plan->op_count; i-- > 0;) {
@@ -103,10 +104,11 @@ struct cutter {
     const struct evq_plan *plan;
     const int32_t *carries;
     size_t *seen;  // For each slot, the number of the part that counted it last.
-    size_t number; // Of the present part; no two parts ever had the same.
+    size_t number; // The current part's number. Every part that is tried gets a new one.
 };
 
-/* The values of weights that operations [first, end) add to the part of this number. */
+/* How many values of weights operations [first, end) add to the part with this number. A slot that
+ * the part reads twice counts once. */
 static uint64_t count_values(const struct cutter *cutter, size_t first, size_t end, size_t number)
 {
     uint64_t values = 0;
@@ -134,9 +136,9 @@ static size_t next_place(const struct cutter *cutter, size_t at)
     return at;
 }
 
-/* Fills parts one after another with at most so many values, or with what lies between two
- * neighbouring places. parts: NULL, or room for them all. Returns how many there are. *ret_largest:
- * the values of the largest. */
+/* Fills parts one after another with at most `most` values each. The operations between two
+ * neighbouring places stay together, even if they have more. parts: NULL, or room for all parts.
+ * Returns the number of parts. *ret_largest: the values of the largest part. */
 static size_t fill_parts(struct cutter *cutter, uint64_t most, struct evq_cuda_part *parts,
                          uint64_t *ret_largest)
 {

@@ -11,8 +11,8 @@ struct evq_cuda_part {
     int32_t taken;     // The buffer that the part before leaves for this one; -1: none.
 };
 
-/* Fills parts[count] in order, so that the part with the most values of weights has as few as can
- * be. A plan is cut only where one buffer carries everything that later operations read (buffer 0
+/* Fills parts[count] in order, so that the largest part has as few values of weights as possible. A
+ * plan is cut only where one buffer carries everything that later operations read (buffer 0
  * comes from the batch), and not before an operation in place, which a device may combine with the
  * one before it. If there are fewer such places, the last parts are empty. plan was checked. */
 enum evq_status evq_cuda_cut(const struct evq_plan *plan, size_t count, struct evq_cuda_part *parts,

@@ -64,7 +64,7 @@ enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, stru
     }
     for (struct evq_cuda_state *state = first; state != NULL; state = state->next) {
         if (status == EVQ_E_NOMEM) {
-            (void)!evq_cuda_make_room(state, plan, NULL); // The lack of memory is to be reported.
+            (void)!evq_cuda_make_room(state, plan, NULL); // The first error is the one to report.
         }
         state->plan = status == EVQ_OK ? plan : NULL;
     }
@@ -84,7 +84,7 @@ static enum evq_status check_weights(const struct evq_cuda_state *first, struct 
     return EVQ_OK;
 }
 
-/* Enqueues all parts. *ret_last is the device of the last one. */
+/* Enqueues all parts that have operations. *ret_last: the device of the last such part. */
 static enum evq_status enqueue_parts(struct evq_cuda_state *first, const struct evq_batch *batch,
                                      size_t result_bytes, struct evq_cuda_state **ret_last,
                                      struct evq_error *err)
@@ -97,7 +97,7 @@ static enum evq_status enqueue_parts(struct evq_cuda_state *first, const struct 
          state = state->next) {
         status = evq_cuda_of_device(first, state,
                                     evq_cuda_enqueue(state, last, batch, result_bytes, err), err);
-        // A kernel may have found no memory to be loaded into.
+        // Loading a kernel can run out of memory too.
         state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM;
         last = state;
     }
@@ -105,7 +105,7 @@ static enum evq_status enqueue_parts(struct evq_cuda_state *first, const struct 
     return status;
 }
 
-/* Waits for all parts in order, and tells the batch's listener of what is done. */
+/* Waits for the parts in order, and reports progress to the batch's listener. */
 static enum evq_status wait_parts(struct evq_cuda_state *first, const struct evq_cuda_state *last,
                                   const struct evq_batch *batch, struct evq_error *err)
 {

@@ -1,10 +1,11 @@
-/* What the kernels of attention share. */
+/* What the two attention kernels share: which keys the queries of a tile see. */
 #ifndef EVQ_KERNELS_CUDA_TILES_CUH
 #define EVQ_KERNELS_CUDA_TILES_CUH
 
 #include "kernels/cuda/launchers.h"
 
-/* The end of the keys that the queries of a tile see. both: they see keys in both directions. */
+/* The first key after all keys that the queries of a tile see. both: they see keys in both
+ * directions. */
 __device__ static inline int32_t evq_attention_end(const struct evq_attention_tile &at, bool both,
                                                    int32_t window)
 {

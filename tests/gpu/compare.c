@@ -5,8 +5,8 @@
  *           [--dump DIRECTORY] [--part NAME]
  * A device that fails the self-check is held to the rest all the same: that says which operation it
  * is. --devices: those that models are split over; by default --device counts as three. --part: one
- * group of cases alone (samples, products, lookups, norms, ropes, attentions,
- * options, gates, models, parts), for where a fault of one ends the process for all that follow.
+ * group of cases alone (samples, products, lookups, norms, ropes, attentions, encoders, options,
+ * gates, models, parts), because a fault in one group ends the process before the next ones.
  * exit 0: all within tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
  */
 #include "tests/gpu/compare.h"

@@ -42,7 +42,7 @@ struct evq_passage {
 struct evq_item {
     int64_t first; // Index of its first passage.
     int32_t passages;
-    int32_t gold; // Which of its passages is right, or the label of the text; 0 for targets.
+    int32_t gold; // CHOICES: which of its passages is right; LABELS: the class; otherwise 0.
 };
 
 #define EVQ_CORPUS_PATHS 4

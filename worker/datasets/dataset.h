@@ -38,7 +38,7 @@ struct evq_dataset {
     int32_t columns;        // Inputs of one sample.
     int32_t answer_columns; // 1 for labels.
     float scale, shift;     // input = stored * scale + shift.
-    // For models of images: their inputs are (input - mean) / std of the channel. 0: as they are.
+    // For images: (input - mean) / std of the channel is computed. channels 0: it is not.
     int32_t channels;
     float mean[EVQ_DATASET_CHANNELS_MAX], std[EVQ_DATASET_CHANNELS_MAX];
     int64_t label_min_at, label_max_at; // The samples with the smallest and the largest label.

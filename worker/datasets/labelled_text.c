@@ -12,7 +12,7 @@ struct reading {
     struct evq_corpus_build *build;
     const struct evq_task_config *task;
     const char *templates[2], *label; // The second template may be NULL.
-    int64_t length;                   // Most tokens of an item.
+    int64_t length;                   // The option max_length.
     struct evq_buffer texts[2];
 };
 
@@ -39,7 +39,7 @@ enum evq_status evq_labelled_text_check(const struct evq_task_config *task, stru
     return status;
 }
 
-/* The class that a text names among the option class_names; -1: none. */
+/* The position of a name in the option class_names, which is the class; -1: it is not there. */
 static int64_t named_label(const struct reading *reading, const char *text, size_t bytes)
 {
     const struct evq_task_config *task = reading->task;

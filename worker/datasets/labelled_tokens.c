@@ -53,7 +53,7 @@ static enum evq_status read_array(struct arrays *arrays, int32_t which, struct e
     return EVQ_OK;
 }
 
-/* The number of tokens of a text: the mask has ones for them, and zeros for the padding behind. */
+/* Counts the tokens of a text. The mask must have ones for them, and then zeros for the padding. */
 static enum evq_status length_of(const struct arrays *arrays, int64_t text, int64_t *ret_length,
                                  struct evq_error *err)
 {

@@ -7,13 +7,13 @@
 #include "shared/checkpoint/dtype.h"
 #include "worker/models/quantised.h"
 
-struct grid { // How the scales lie over the rows of a tensor, all items of it in one.
+struct grid { // How the scales lie over the tensor, seen as one matrix of all its rows.
     size_t row_bytes, columns;
-    size_t scale_columns, scale_bytes; // Scales of a row of blocks, and bytes of a scale.
-    size_t block_rows, block_columns;  // Values of a block.
+    size_t scale_columns, scale_bytes; // Scales for a row of blocks, and bytes of one scale.
+    size_t block_rows, block_columns;  // Size of a block in values.
 };
 
-/* The product of dimensions. The checkpoint was opened, so it does not overflow. */
+/* The product of the first dimensions. It cannot overflow, because the checkpoint was checked. */
 static size_t product(const struct evq_tensor *tensor, int32_t dimensions)
 {
     size_t product = 1;
@@ -56,12 +56,14 @@ size_t evq_dequantise_room(const struct evq_source *source, uint64_t bytes)
         return 0;
     }
     const struct grid grid = grid_of(source);
-    const size_t rows = (size_t)bytes / grid.row_bytes / grid.block_rows + 2; // Two are in part.
+    // The first and the last row of blocks may be incomplete.
+    const size_t rows = (size_t)bytes / grid.row_bytes / grid.block_rows + 2;
 
     return rows * grid.scale_columns * (sizeof(float) + grid.scale_bytes);
 }
 
-/* The values of FP4 twice over, so that all scales are finite: the scale 2^128 is stored as 255. */
+/* Writes twice the FP4 values. expand_exponents() halves the scales in return, because the largest
+ * scale (2^128, stored as 255) is not finite in fp32. */
 static void expand_pairs(const uint8_t *stored, size_t bytes, float *out)
 {
     static const float doubled[16] = {0.0f,  1.0f,  2.0f,  3.0f,  4.0f,  6.0f,  8.0f,  12.0f,
@@ -73,7 +75,7 @@ static void expand_pairs(const uint8_t *stored, size_t bytes, float *out)
     }
 }
 
-/* Half of each scale. */
+/* Writes half of each scale: a byte b means 2^(b - 127). */
 static void expand_exponents(const uint8_t *stored, size_t count, float *out)
 {
     float halves[256];

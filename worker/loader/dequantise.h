@@ -1,16 +1,16 @@
 /*
- * Computes quantised weights: each value times the scale of its block, in fp32, as Transformers
- * does with dequantize=True. It works on rows of the stored tensor. Any thread.
+ * Computes fp32 weights from quantised ones: each value times the scale of its block, as
+ * Transformers does with dequantize=True. It works on whole rows of the stored tensor. Any thread.
  */
 #ifndef EVQ_WORKER_LOADER_DEQUANTISE_H
 #define EVQ_WORKER_LOADER_DEQUANTISE_H
 
 #include "worker/models/model.h"
 
-/* Values in so many stored bytes of the source's tensor. */
+/* The number of values in `bytes` stored bytes of the source's tensor. */
 size_t evq_dequantise_values(const struct evq_source *source, uint64_t bytes);
 
-/* Memory that evq_dequantise() needs for the scales of so many stored bytes; 0: there are none. */
+/* Bytes of scratch that evq_dequantise() needs for `bytes` stored bytes; 0: there are no scales. */
 size_t evq_dequantise_room(const struct evq_source *source, uint64_t bytes);
 
 /*

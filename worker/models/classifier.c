@@ -21,7 +21,8 @@ const char *const evq_classifier_keys[] = {"hidden_act",
                                            "vocab_size",
                                            NULL};
 
-/* Transformers saves id2label unless there are two labels with the names of its own. */
+/* Without id2label there are two labels: Transformers leaves it out only if there are two labels
+ * with default names. */
 static int64_t count_labels(struct evq_model_config *config)
 {
     char name[40];

@@ -12,10 +12,10 @@ struct evq_decoder_part { // Some rows of a matrix that are a tensor of their ow
     int32_t rows;
 };
 
-// Instead of a layer: a tensor beside the layers, and one outside the prefix `inside`.
+// Values of `layer` for a tensor of no layer: it has the prefix `inside`, or not even that.
 enum { EVQ_DECODER_BESIDE = -1, EVQ_DECODER_OUTSIDE = -2 };
 
-/* Makes "inside layers.3.part.weight". leaf: "" if the name ends before it. */
+/* Makes a name such as "inside layers.3.part.weight". leaf: the last part ("weight"), or "". */
 const char *evq_decoder_tensor_name(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                                     const char *leaf);
 

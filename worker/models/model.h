@@ -13,8 +13,8 @@
 enum evq_source_kind {
     EVQ_SOURCE_TENSOR,   // The tensor itself, in its own type if the backend accepts it.
     EVQ_SOURCE_ONE_PLUS, // 1 + the tensor.
-    EVQ_SOURCE_SCALED,   // The tensor, each block of it times one of the scales.
-    EVQ_SOURCE_MXFP4     // The same, and each byte of the tensor holds two values of a row.
+    EVQ_SOURCE_SCALED,   // The tensor; each block of values is multiplied by its scale.
+    EVQ_SOURCE_MXFP4     // As SCALED; each byte of the tensor holds two values of a row.
 };
 
 struct evq_source { // Where the values of a part of one weight slot come from.
@@ -22,11 +22,11 @@ struct evq_source { // Where the values of a part of one weight slot come from.
     int32_t first_row, rows; // Rows of the slot; for a slot of one row, its elements.
     enum evq_source_kind kind;
     bool transposed; // The tensor is [columns, rows], as Conv1D stores it.
-    // Of a tensor with `parts` items in its first dimension, the values are the item `part`. 0:
-    // they are the whole tensor.
+    // The tensor has `parts` items in its first dimension, and the values are the item `part`.
+    // parts 0: the values are the whole tensor.
     int32_t part, parts;
     const struct evq_tensor *tensor;
-    const struct evq_tensor *scale; // SCALED and MXFP4; both tensors are contiguous.
+    const struct evq_tensor *scale; // For SCALED and MXFP4; both tensors are then contiguous.
 };
 
 struct evq_patches { // An image, and the patches that it is divided into, row by row.
@@ -63,10 +63,10 @@ struct evq_model {
     int32_t inputs;     // Values of a sample; 1 if the model reads tokens.
     int32_t outputs;    // Number of classes, of values, or of tokens in the vocabulary.
     int32_t vocabulary; // Number of tokens that the model reads; 0: it reads samples.
-    int32_t types;      // Number of their types; 0: it does not read them.
-    int32_t padding;    // A token that may not be in a text; -1: there is none.
+    int32_t types;      // Number of token types; 0: the model does not read types.
+    int32_t padding;    // A token that no text may contain; -1: there is none.
     int32_t context;    // Longest sequence of tokens; 0: the model reads samples.
-    // An image goes through the model as a sequence of patches. channels 0: this is no such model.
+    // An image goes through the model as a sequence of patches. channels 0: it reads no images.
     struct evq_patches patches;
 };
 
@@ -77,7 +77,7 @@ struct evq_model_request {
     struct evq_op head;
     int32_t rows_max;
     int32_t length_max; // Longest sequence of a batch; 0: the context, but at most rows_max.
-    // Decoders only: the model gets names, and no tensor is searched.
+    // For decoders only: the model gets the names of tensors, and no tensor is searched.
     bool names_only;
 };
 
@@ -86,7 +86,7 @@ struct evq_decoder_kind;
 struct evq_model_family {
     const char *name;
     const char *const *architectures; // Names in config.json, NULL-terminated; NULL: none.
-    // A decoder of tokens (worker/models/decoder.h). It needs none of the next three.
+    // A decoder or an encoder (worker/models/decoder.h). It needs none of the next three.
     const struct evq_decoder_kind *decoder;
     const char *const *options; // Keys of `model` that the family knows, NULL-terminated.
     /* Checks the values of the `model` options. The keys were checked before. */

@@ -2,7 +2,7 @@
 
 #include "worker/models/decoder_parts.h"
 
-/* Adds a slot of rows that one tensor fills. */
+/* Adds a slot that one tensor fills. wanted: everything except the slot. */
 static int32_t add_table(struct evq_decoder_plan *plan, const struct evq_wanted *wanted)
 {
     struct evq_wanted one = *wanted;
@@ -12,7 +12,8 @@ static int32_t add_table(struct evq_decoder_plan *plan, const struct evq_wanted 
     return one.slot;
 }
 
-/* The class token and the bias of the product are the table's two tokens. */
+/* Adds the table of tokens. Token 0 is the class token; token 1 is the bias of the product over the
+ * patches, so that the product itself needs none. */
 static int32_t add_tokens(struct evq_decoder_plan *plan)
 {
     const struct evq_decoder_names *names = plan->names;

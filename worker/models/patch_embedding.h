@@ -7,8 +7,8 @@
 
 #include "worker/models/decoder_plan.h"
 
-/* Adds the embedding, which reads the patches in the buffer `in`. A batch has the token 0 for the
- * class, whose row of patches is zero, and the token 1 for each patch. */
+/* Adds the embedding, which reads the patches in the buffer `in`. In each sequence of a batch, the
+ * first row is the class: it has the token 0, and zeros in `in`. Each patch has the token 1. */
 void evq_patch_embedding_add(struct evq_decoder_plan *plan, int32_t in, int32_t out);
 
 #endif

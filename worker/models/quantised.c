@@ -56,8 +56,8 @@ void evq_quantised_read(struct evq_model_config *config, bool packs_experts,
     }
 }
 
-/* Whether so many values in blocks of this size have so many scales. Transformers divides them
- * evenly, so a shorter last block is an error there. block 0: there is one block. */
+/* Whether `scales` is the right number of scales for `values` values in blocks of `block`. block 0:
+ * all values are one block. Transformers refuses a shorter last block, and so does evalq. */
 static bool divides(int64_t values, int64_t block, int64_t scales)
 {
     return scales == 1 ? block == 0 || values <= block

@@ -15,8 +15,8 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     int32_t slot;
     int32_t first_row, rows; // As in struct evq_source.
     int32_t columns;         // 0: a vector of `rows` elements.
-    // The tensor's own dimensions if they differ: their product is the number of values. shape[0]
-    // is 0: the tensor is a matrix or a vector as above.
+    // The tensor's dimensions, if it is not a matrix or a vector as above; otherwise shape[0] is 0.
+    // The product of the dimensions is the number of values.
     int32_t shape[EVQ_WANTED_RANK_MAX + 1];
     bool transposed;           // The checkpoint stores [columns, rows].
     int32_t part, parts;       // As in struct evq_source: the tensor has one dimension more.

@@ -9,11 +9,12 @@
 
 struct evq_window {
     int64_t first;  // Position in the corpus's tokens.
-    int32_t length; // Number of tokens; the last is only predicted.
+    int32_t length; // Number of tokens; the last is only predicted, unless there is a label.
     // Number of its last tokens that are scored; each is predicted by the row before it.
     int32_t scored;
     bool prefixed; // The corpus's prefix is put before the first token.
-    // The first row is scored, by its label. No token is predicted, and scored is 1.
+    // The window is a text with a label: its first row is scored by the label, no token is
+    // predicted, and scored is 1.
     bool labelled;
     int32_t label;
     int64_t group; // The document, passage or batch of samples that the window belongs to.

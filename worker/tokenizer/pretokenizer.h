@@ -19,8 +19,8 @@ enum evq_pretokenizer_kind {
     EVQ_PRETOKENIZER_DEEPSEEK, // The last of DeepSeek's three patterns; the others come first:
     EVQ_PRETOKENIZER_NUMBERS,  // numbers of up to three digits, and what is between them,
     EVQ_PRETOKENIZER_KANA,     // and runs of Chinese and Japanese, and what is between them.
-    EVQ_PRETOKENIZER_DIGIT,    // Each digit is a piece, and what is between digits.
-    EVQ_PRETOKENIZER_DIGITS,   // A run of digits is a piece.
+    EVQ_PRETOKENIZER_DIGIT,    // Each digit is a piece, and so is the text between two digits.
+    EVQ_PRETOKENIZER_DIGITS,   // A run of digits is a piece, and so is the text between two runs.
     EVQ_PRETOKENIZER_BERT,     // Words, single punctuation, and runs of white space.
     EVQ_PRETOKENIZER_UNDERS,   // Divides before each U+2581 that follows another character.
     EVQ_PRETOKENIZER_UNDER     // Divides before each U+2581.

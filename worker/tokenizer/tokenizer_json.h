@@ -19,7 +19,7 @@
 #define EVQ_TEMPLATE_FIRST        (-1)
 #define EVQ_TEMPLATE_SECOND       (-2)
 #define EVQ_TEXT_STEPS_MAX        16   // Most normalizers, and most pre-tokenizers.
-#define EVQ_WORD_CHARACTERS_MAX   1000 // Of WordPiece's longest word.
+#define EVQ_WORD_CHARACTERS_MAX   1000 // The largest word_characters_max.
 #define EVQ_WORD_PREFIX_BYTES_MAX 64
 
 struct evq_vocabulary_entry { // An entry of the vocabulary.
@@ -51,7 +51,7 @@ struct evq_template { // What a text or a pair of texts becomes.
 enum evq_normalizer {
     EVQ_NORMALIZER_NFC,
     EVQ_NORMALIZER_NFD,
-    EVQ_NORMALIZER_MAP, // From here on in the order of enum evq_unicode_step.
+    EVQ_NORMALIZER_MAP, // This and the next ones are the steps of enum evq_unicode_step.
     EVQ_NORMALIZER_PREPEND_UNDER = EVQ_NORMALIZER_MAP + EVQ_UNICODE_LOWERCASE + 1,
     EVQ_NORMALIZER_SPACES_TO_UNDER
 };
@@ -84,7 +84,7 @@ struct evq_tokenizer_json {
 
     struct evq_text_steps steps;
     bool byte_level;                      // Symbols are bytes; otherwise characters.
-    struct evq_tokenizer_text continuing; // WordPiece: the prefix of what does not begin a word.
+    struct evq_tokenizer_text continuing; // WordPiece: begins tokens inside a word ("##").
     uint64_t word_characters_max;  // WordPiece: a longer word is unknown. 0: the model is BPE.
     struct evq_tokenizer_text unk; // text NULL: there is none.
     bool fuse_unk, byte_fallback, ignore_merges;

@@ -36,11 +36,11 @@ enum { // The lowest two bits of the flags hold one of four values.
     EVQ_UNICODE_CASED = 1 << 15    // It has a small letter.
 };
 
-// Number of the part of the index for each 8,192 characters.
+// A table in three levels. For each 8,192 characters: the number of their part of the index.
 extern const uint8_t evq_unicode_parts[0x110000 / EVQ_UNICODE_BLOCK / EVQ_UNICODE_PART];
-extern const uint16_t evq_unicode_index[]; // Number of the block of each 128 characters of a part.
-extern const uint8_t evq_unicode_groups[]; // The first block is ASCII.
-extern const uint16_t evq_unicode_flags[]; // Flags of each group.
+extern const uint16_t evq_unicode_index[]; // For each 128 characters of a part: their block.
+extern const uint8_t evq_unicode_groups[]; // For each character of a block; block 0 is ASCII.
+extern const uint16_t evq_unicode_flags[]; // For each group of characters with the same flags.
 
 enum evq_unicode_step { // What a normalizer does to each character.
     EVQ_UNICODE_CLEAN,  // Removes CONTROL, and replaces white space by a space.

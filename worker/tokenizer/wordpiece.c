@@ -39,8 +39,9 @@ static size_t characters(const char *word, size_t bytes)
     return count;
 }
 
-/* Finds the longest token that rest begins with. Returns its id, or -1. start: rest begins the
- * word, so that there is no prefix. */
+/* Finds the longest token that `rest` begins with. Returns its id, or -1. start: `rest` is the
+ * whole word, so the token has no prefix. name: room for a token. *ret_bytes: how much of `rest`
+ * the token takes. */
 static int32_t longest(const struct evq_wordpiece *wordpiece, const struct evq_bpe *vocabulary,
                        const char *rest, size_t bytes, bool start, char *name, size_t *ret_bytes)
 {

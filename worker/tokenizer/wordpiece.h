@@ -8,13 +8,13 @@
 #include "worker/tokenizer/bpe.h"
 
 struct evq_wordpiece { // Starts as zeros. The vocabulary is that of a struct evq_bpe.
-    char *prefix;      // Stands before each token that does not begin a word.
+    char *prefix;      // Begins each token that does not begin a word ("##").
     size_t prefix_bytes;
-    size_t characters_max; // A word of more is unknown.
+    size_t characters_max; // A longer word becomes the unknown token.
     size_t token_bytes_max;
 };
 
-/* Copies the settings; the vocabulary must have an unknown token. EVQ_E_CORRUPT, EVQ_E_NOMEM. */
+/* Copies the settings. The definition was checked: it has an unknown token. EVQ_E_NOMEM. */
 enum evq_status evq_wordpiece_build(const struct evq_tokenizer_json *definition,
                                     struct evq_wordpiece *wordpiece,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

@@ -2,10 +2,10 @@
 
     python -m evalq.tokenize TOKENIZER TEXT OUTPUT.npy
 
-TOKENIZER is a tokenizer.json, or a directory that contains one. TEXT is a UTF-8 text, or JSON lines
-if --field names the field of their texts (`a.b` and `a.0` are nested). OUTPUT.npy is what a task
-with `format: tokens` reads. It needs the package tokenizers, and serves the tokenizers that evalq
-itself does not read.
+It is for tokenizers that evalq itself does not read, and needs the package tokenizers. TOKENIZER is
+a tokenizer.json, or a directory that contains one. TEXT is a UTF-8 text, or JSON lines if --field
+names the field with their texts (`a.b` and `a.0` are nested). A task with `format: tokens` reads
+OUTPUT.npy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _member(value: Any, name: str) -> Any:
-    """The field of an object or the entry of a list, or None."""
+    """Returns a field of an object or an entry of a list; None if it does not exist."""
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, list) and name.isdecimal() and int(name) < len(value):

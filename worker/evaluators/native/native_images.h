@@ -21,7 +21,7 @@ enum evq_status evq_native_images_check(const struct evq_dataset *dataset,
                                         const struct evq_patches *patches,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Makes room for so many samples; the data must have passed the check. EVQ_E_NOMEM. Free it with
+/* Makes room for `samples` samples; the data must have passed the check. EVQ_E_NOMEM. Free it with
  * evq_native_images_free() in any case. */
 enum evq_status evq_native_images_open(struct evq_native_images *images,
                                        const struct evq_dataset *dataset,
@@ -29,7 +29,8 @@ enum evq_status evq_native_images_open(struct evq_native_images *images,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_native_images_free(struct evq_native_images *images);
 
-/* Fills in the batch from `samples` samples of the data set. labels become its targets. */
+/* Fills in the batch from count samples, whose inputs are in `samples`. Their labels become its
+ * targets. */
 void evq_native_images_batch(const struct evq_native_images *images, const float *samples,
                              int32_t count, const int32_t *labels, struct evq_batch *batch);
 

@@ -20,7 +20,7 @@ static void bert_read(struct evq_model_config *config, struct evq_arena *arena,
 }
 
 static const char *const architectures[] = {"BertForSequenceClassification", "bert", NULL};
-// Transformers reads none of these, which the first models have.
+// The first BERT models have these keys. Transformers reads none of them.
 static const char *const more_keys[] = {"directionality",
                                         "pooler_fc_size",
                                         "pooler_num_attention_heads",

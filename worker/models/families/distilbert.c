@@ -47,7 +47,7 @@ static const char *const keys[] = {
     "activation", "dim",      "hidden_dim", "max_position_embeddings",
     "n_heads",    "n_layers", "num_labels", "problem_type",
     "vocab_size", NULL};
-// Positions are in the checkpoint, and no head is tied.
+// These keys change nothing: the positions are in the checkpoint, and no head is tied.
 static const char *const more_keys[] = {"sinusoidal_pos_embds", "tie_weights_",
                                         "tie_word_embeddings", NULL};
 static const struct evq_decoder_kind kind = {

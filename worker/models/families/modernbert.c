@@ -59,7 +59,7 @@ static void read_windows(struct evq_model_config *config, struct evq_arena *aren
         }
     }
     decoder->windowed = windowed;
-    // A position sees local_attention / 2 others on each side.
+    // A position sees itself and local_attention / 2 others on each side.
     decoder->window =
         (int32_t)evq_model_config_integer(config, "local_attention", 0, 1 << 30, 128) / 2 + 1;
 }
@@ -123,7 +123,7 @@ static const char *const keys[] = {"attention_bias",
                                    "rope_scaling",
                                    "vocab_size",
                                    NULL};
-// Its classifier reads none of these.
+// The classifier reads none of these keys.
 static const char *const more_keys[] = {"decoder_bias",
                                         "deterministic_flash_attn",
                                         "initializer_cutoff_factor",

@@ -1,6 +1,6 @@
 /*
- * RoBERTa with a head that classifies texts, and the models with the same code: BERT whose
- * positions begin behind the padding token's, and a head of two layers.
+ * RoBERTa with a head that classifies texts, and XLM-RoBERTa and CamemBERT, which compute the same.
+ * It is BERT with a head of two layers, and its first position is the padding token's id plus 1.
  */
 #include "worker/models/classifier.h"
 
@@ -24,7 +24,7 @@ static void roberta_read(struct evq_model_config *config, struct evq_arena *aren
     decoder->padding = (int32_t)evq_model_config_integer(config, "pad_token_id", 0, 1 << 20, 1);
     decoder->first_place = decoder->padding + 1;
     decoder->context -= decoder->first_place;
-    decoder->typeless = true; // Its tokenizers give no types.
+    decoder->typeless = true; // RoBERTa's tokenizers give no types.
     if (evq_model_config_null(config, "pad_token_id")) {
         evq_model_config_refuse(config, EVQ_E_INVALID,
                                 "pad_token_id is null, expected a token: positions follow it");

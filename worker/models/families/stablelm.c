@@ -34,7 +34,7 @@ static void stablelm_read(struct evq_model_config *config, struct evq_arena *are
 
 static const char *const architectures[] = {"StableLmForCausalLM", "StableLmModel", "stablelm",
                                             NULL};
-// Not Llama's keys: Transformers does not read head_dim, attention_bias and mlp_bias here.
+// Unlike a Llama, a StableLM does not read head_dim, attention_bias and mlp_bias in Transformers.
 static const char *const keys[] = {"hidden_act",
                                    "hidden_size",
                                    "intermediate_size",

@@ -29,7 +29,7 @@ static const struct evq_decoder_names names = {
     .buffers = buffers,
 };
 
-/* Reads height and width, which are one number or a list of two. */
+/* Reads height and width: one number for both, or a list of the two. */
 static void read_sides(struct evq_model_config *config, const char *name, int64_t fallback,
                        int32_t sides[2])
 {
@@ -61,7 +61,7 @@ static void vit_read(struct evq_model_config *config, struct evq_arena *arena,
         .patch_width = patch[1],
     };
     decoder->qkv_bias = evq_model_config_flag(config, "qkv_bias", true);
-    decoder->vocabulary = 2; // The class and the patches.
+    decoder->vocabulary = 2; // Token 0 is the class, token 1 is any patch.
     const int64_t rows = 1 + (int64_t)(image[0] / patch[0]) * (image[1] / patch[1]);
     const int64_t values = (int64_t)decoder->patches.channels * image[0] * image[1];
     if (rows < 2 || values > 1 << 28) {
@@ -87,7 +87,7 @@ static const char *const keys[] = {"hidden_act",
                                    "problem_type",
                                    "qkv_bias",
                                    NULL};
-// Its classifier reads none of these.
+// The classifier reads none of these keys.
 static const char *const more_keys[] = {"encoder_stride", "pooler_act", "pooler_output_size", NULL};
 static const struct evq_decoder_kind kind = {
     .names = &names, .keys = keys, .more_keys = more_keys, .read = vit_read};
