@@ -1,5 +1,5 @@
 /*
- * Tests devices before their numbers count: small seeded plans (one with every operation on tokens,
+ * Tests devices before their numbers count: small seeded plans (a language model, an encoder, and
  * two over samples) run on the device and on the CPU backend, and the results are compared. Any
  * thread.
  */

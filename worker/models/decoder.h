@@ -32,17 +32,17 @@ struct evq_decoder_names {
     // Layers with experts: the logits that choose them, and "mlp.experts.", which is followed by a
     // number, a dot and the names of an expert's matrices.
     const char *router, *expert, *expert_gate, *expert_up, *expert_down;
-    // All experts of a layer in one tensor [experts, out, in], the gates before the ups. A model in
-    // memory has it, and some files. joined_router: the router's name is then another; NULL: no.
-    // Families without `expert` have [experts, in, out], alternating gates and ups, and biases in
-    // tensors of the same names with "_bias".
+    // One tensor for all experts of a layer, as a model in memory and some files have it: [experts,
+    // out, in], the gates before the ups. joined_router: the router's name in such a checkpoint;
+    // NULL: the same. Families without `expert` have [experts, in, out], alternating gates and ups,
+    // and biases in tensors of the same names with "_bias".
     const char *joined_up, *joined_down, *joined_router;
-    const char *sinks; // A logit without a value for each head of the attention.
+    const char *sinks; // For each head of the attention, one more logit, which has no value.
     const char *final_norm;
     const char *head, *other_head; // Two names of the head; the second may be NULL.
     // Classifiers: a matrix and a norm before the head.
     const char *dense, *dense_norm;
-    bool dense_inside; // The two have the prefix `inside`.
+    bool dense_inside; // dense and dense_norm have the prefix `inside`.
     // Images: the token before the patches. The embedding is then the product over the patches.
     const char *class_token;
     const char *const *buffers; // Endings of names that are not weights, NULL-terminated.
@@ -62,8 +62,8 @@ struct evq_rope {   // Rotary positions. The arrays are in the model's arena.
 enum evq_qk_norm { // How queries and keys are normed before the rotation.
     EVQ_QK_NORM_NONE,
     EVQ_QK_NORM_HEADS, // An RMS norm of each head.
-    EVQ_QK_NORM_OWN,   // A layer norm of each head, which has weights of its own.
-    EVQ_QK_NORM_EACH,  // The same, but the weights of each head are in a tensor of their own.
+    EVQ_QK_NORM_OWN,   // A layer norm of each head; one tensor has the weights of all heads.
+    EVQ_QK_NORM_EACH,  // A layer norm of each head; each head has a tensor of its own.
     EVQ_QK_NORM_WHOLE  // An RMS norm of all heads together.
 };
 
@@ -80,7 +80,7 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     enum evq_qk_norm qk_norm;
     bool qkv_mixed; // The tensor qkv has the queries, keys and values of one head after another.
     bool gated;
-    bool parallel;    // Both blocks of a layer read what the layer gets, and are added to it.
+    bool parallel;    // Both blocks of a layer read the layer's input, and are added to it.
     bool shared_norm; // The feed-forward block has no norm of its own, as if mlp_norm were NULL.
     bool tied;        // The head is the embedding.
     float embedding_scale; // 0 means 1.
@@ -96,17 +96,17 @@ struct evq_decoder { // The shape of one model. Zero: the model lacks the featur
     int32_t expert_count, expert_inner; // Experts of a token, and their width.
     bool router_bias;                   // The router has a bias.
     float expert_slope, expert_cap;     // Joined experts: scale and cap of EVQ_OP_EXPERTS.
-    bool route_whole;                   // Their weights are a softmax over all experts.
+    bool route_whole;     // The weights of the chosen experts come from a softmax over all experts.
     const bool *dense;    // Which layers have no experts, in the model's arena; NULL: none.
     const bool *windowed; // Which layers have the window, in the model's arena; NULL: all.
     bool both;            // The attention looks in both directions.
     bool bare_first;      // The first layer has no norm before its attention.
     int32_t types;        // Types of tokens; 0: the model has none.
     bool typeless;        // Every token has the type 0.
-    int32_t first_place;  // The row of the table of positions for the first token.
-    int32_t padding;      // A token that may not be in a text; -1 or, without classes, 0: none.
+    int32_t first_place;  // The first token's row in the table of positions.
+    int32_t padding;      // A token that no text may contain. -1, or without classes 0: none.
     int32_t classes;      // The head chooses one of so many classes; 0: it scores tokens.
-    bool mean;            // It reads the mean of the rows instead of the first row.
+    bool mean;            // The head reads the mean of the rows instead of the first row.
     bool dense_bias;
     enum evq_activation dense_activation;
     struct evq_patches patches; // channels 0: the model reads tokens.

@@ -20,8 +20,8 @@ static const char *joined_name(struct evq_decoder_plan *plan, const char *name, 
     return whole != NULL ? whole : "";
 }
 
-/* Adds a slot for each expert's matrix in a tensor of all, and one for their biases if the family
- * has them. Returns the first. */
+/* Adds a slot for each expert's matrix; one tensor has the matrices of all experts. If the family
+ * has biases, adds one slot for all of them. Returns the first slot. */
 static int32_t add_joined(struct evq_decoder_plan *plan, int32_t layer, const char *part,
                           int32_t rows, int32_t columns, int32_t *ret_bias)
 {

@@ -7,8 +7,8 @@
 #include "worker/models/decoder_parts.h"
 #include "worker/models/patch_embedding.h"
 
-// ASIDE is the normed input of a parallel feed-forward block. BRANCH is what a block adds. The head
-// of a classifier begins with POOLED.
+// The buffers of the plan. ASIDE is the normed input of a parallel feed-forward block. BRANCH is
+// what a block adds. POOLED is the first buffer of a classifier's head.
 enum {
     TOKENS,
     STREAM,
@@ -45,7 +45,7 @@ static const char *mlp_norm_of(const struct evq_decoder_plan *plan)
     return plan->shape->shared_norm ? NULL : plan->names->mlp_norm;
 }
 
-/* Adds a vector with the weights of all heads, which are a tensor for each head. */
+/* Adds a vector with the norm weights of all heads. Each head has a tensor of its own. */
 static int32_t add_head_weights(struct evq_decoder_plan *plan, int32_t layer, const char *name,
                                 int32_t heads)
 {
@@ -146,8 +146,8 @@ static void add_qkv(struct evq_decoder_plan *plan, int32_t layer, int32_t in)
     }
 }
 
-/* Ends a block: a product whose result is added to the stream, after a norm and a factor if the
- * family has them, or before a norm of the stream. */
+/* Ends a block: adds a product to the stream. If the family has them, a norm (post_norm) and a
+ * factor change the product before, and a norm (sum_norm) changes the stream afterwards. */
 static void add_branch(struct evq_decoder_plan *plan, int32_t layer,
                        const struct evq_decoder_part *part, int32_t in, int32_t columns, bool bias,
                        const char *post_norm, const char *sum_norm)
@@ -332,7 +332,7 @@ static const int32_t *buffer_columns(struct evq_decoder_plan *plan)
     const struct evq_decoder_names *names = plan->names;
     const bool branches = names->attention_post_norm != NULL || names->mlp_post_norm != NULL ||
                           shape->residual_scale != 0;
-    const bool sparse = shape->experts > 0 && shape->dense == NULL; // In every layer.
+    const bool sparse = shape->experts > 0 && shape->dense == NULL; // Every layer has experts.
     int32_t *columns = evq_arena_array(plan->arena, BUFFER_COUNT, sizeof(*columns));
 
     if (columns == NULL) {

@@ -1,5 +1,5 @@
-/* Counts how often the model's class is the label's, or the label is among its top_k classes, and
- * adds up the cross-entropy: for samples, and for texts. */
+/* Counts how often the most likely class is the label, and how often the label is among the top_k
+ * most likely classes, and adds up the cross-entropy. The items are samples or texts. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

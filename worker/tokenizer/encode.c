@@ -346,8 +346,8 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
     return status;
 }
 
-/* How many tokens of two texts to keep if there is place for `room` of both: the longer text is
- * cut first, as with truncation "longest_first". */
+/* Lowers the token counts of two texts to `room` in total. The longer text is cut first, as with
+ * the truncation "longest_first" of Transformers. */
 static void cut_longest(size_t room, size_t *first, size_t *second)
 {
     size_t *shorter = *first <= *second ? first : second;
@@ -356,12 +356,12 @@ static void cut_longest(size_t room, size_t *first, size_t *second)
     if (*shorter + *longer <= room) {
         return;
     }
-    // The shorter one is cut only if half of the room is not enough for it.
+    // The shorter text is cut only if it is longer than half of the room.
     *shorter = *shorter <= room / 2 ? *shorter : room / 2;
     *longer = room - *shorter;
 }
 
-/* Encodes both texts behind what out holds, without the template. */
+/* Appends the tokens of both texts to out, without the template. */
 static enum evq_status add_texts(struct encoding *encoding,
                                  const struct evq_tokenizer_text texts[2], size_t counts[2])
 {

@@ -170,7 +170,7 @@ static text_at line_ends_end(text_at at, text_at end)
     return at;
 }
 
-/* lines: line ends follow the punctuation. */
+/* The end of a run of punctuation. lines: the line ends that follow belong to it. */
 static text_at punctuation_end(text_at at, text_at end, bool marks, bool lines)
 {
     at = run_end(at, end, EVQ_UNICODE_OTHER, marks, SIZE_MAX);
@@ -225,12 +225,12 @@ static bool is_title(unsigned flags) // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
            ((flags & EVQ_UNICODE_KIND) == EVQ_UNICODE_LETTER && (flags & EVQ_UNICODE_LOWER) == 0);
 }
 
-/* Matches TITLE*SMALL+, or TITLE+SMALL* if small is false, which is tried where the first matches
- * nothing. NULL: no match. */
+/* Matches TITLE*SMALL+, or, if small is false, TITLE+SMALL*. The second is tried only after the
+ * first found nothing. NULL: no match. */
 static text_at cased_end(text_at at, text_at end, bool small)
 {
     text_at stop = at;
-    text_at last = NULL; // Behind the last title character that is small as well.
+    text_at last = NULL; // The end of the last character that is both a title and a small one.
     size_t length = 0;
 
     for (; stop < end; stop += length) {
@@ -250,7 +250,7 @@ static text_at cased_end(text_at at, text_at end, bool small)
     return low > stop ? low : last;
 }
 
-/* O200K and TEKKEN. behind: a contraction such as 's belongs to the word before it. */
+/* The piece of O200K and TEKKEN. behind: a contraction such as 's belongs to the word before it. */
 static text_at next_cased(text_at at, text_at end, size_t digits_max, bool behind)
 {
     size_t length = 0;
@@ -329,7 +329,7 @@ static text_at next_deepseek(text_at at, text_at end)
     text_at match = deepseek_end(at, end);
     size_t length = 0;
 
-    // What nothing matches is a piece up to the next match.
+    // The text up to the next match is a piece.
     while (match == NULL && at < end) {
         (void)evq_unicode_at(at, &length); // Only the length is needed.
         at += length;
@@ -371,8 +371,8 @@ static text_at next_kana(text_at at, text_at end)
     return at;
 }
 
-/* A run of characters that have one of the flags, or of characters that have none. one: a character
- * that has one is a piece by itself. */
+/* The piece is a run of characters that have one of the flags, or a run of characters that have
+ * none. one: each character with a flag is a piece by itself. */
 static text_at next_flagged(text_at at, text_at end, unsigned flags, bool one)
 {
     size_t length = 0;

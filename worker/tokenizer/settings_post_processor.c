@@ -57,7 +57,7 @@ static enum evq_status special(const struct evq_tokenizer_json *definition,
     return status;
 }
 
-/* Whether the template has this text once. */
+/* Whether the template contains this text exactly once. */
 static bool has_once(const struct evq_template *template, int32_t text)
 {
     size_t count = 0;

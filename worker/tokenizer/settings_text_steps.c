@@ -137,7 +137,7 @@ static enum evq_status normalizer(struct evq_tokenizer_json *definition,
     return unknown(definition, "normalizer", tree, err);
 }
 
-/* Whether the normalizers leave no space in the text. */
+/* Whether no space is left in the text after the normalizers. */
 static bool leaves_no_space(const struct evq_text_steps *steps)
 {
     bool none = false;
@@ -195,7 +195,7 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
     }
     if (evq_json_tree_is(evq_json_tree_get(pattern, "String"), " ") &&
         leaves_no_space(&definition->steps)) {
-        return EVQ_OK; // No space is left by then.
+        return EVQ_OK; // The Split finds no space, so it divides nothing.
     }
     if (regex == NULL || regex->kind != EVQ_JSON_STRING ||
         !evq_pretokenizer_find(regex->text.text, regex->text.bytes, &scan)) {
@@ -205,7 +205,7 @@ static enum evq_status split(struct evq_tokenizer_json *definition,
             evq_tokenizer_text_shown(regex != NULL && regex->text.text != NULL ? regex->text : none,
                                      shown, sizeof(shown)));
     }
-    // Most patterns leave nothing between matches, so both settings mean the same.
+    // Patterns before DEEPSEEK match all text, so removing what does not match removes nothing.
     if (!(evq_json_tree_is(behavior, "Isolated") && !invert) &&
         !(evq_json_tree_is(behavior, "Removed") && invert && scan < EVQ_PRETOKENIZER_DEEPSEEK)) {
         return evq_tokenizer_json_refuse(definition, err,
@@ -255,7 +255,7 @@ static enum evq_status metaspace(struct evq_tokenizer_json *definition,
         return evq_tokenizer_json_refuse(definition, err, "has Metaspace behind other steps");
     }
     if (steps->metaspace_prepend == EVQ_PREPEND_FIRST && removes_characters(steps)) {
-        // Hugging Face finds no beginning of the text where its first character was removed.
+        // If the first character was removed, Hugging Face takes no piece for the first one.
         return evq_tokenizer_json_refuse(
             definition, err,
             "has a Metaspace with prepend_scheme 'first' behind a normalizer that "
@@ -314,7 +314,7 @@ enum evq_status evq_settings_pre_tokenizer(struct evq_tokenizer_json *definition
     for (size_t i = 0; i < steps->scan_count; i++) {
         bert = bert || steps->scans[i] == EVQ_PRETOKENIZER_BERT;
     }
-    // Only WordPiece drops white space between words.
+    // BertPreTokenizer drops white space, which evalq implements in WordPiece.
     if (bert != words || (words && (definition->byte_level || steps->metaspace))) {
         return evq_tokenizer_json_refuse(definition, err,
                                          words ? "has WordPiece without BertPreTokenizer alone"

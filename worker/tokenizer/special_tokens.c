@@ -19,12 +19,12 @@ struct end { // What one file says about the beginning or the end of a text.
     uint64_t id;
 };
 
-enum flag { // What tokenizer_config.json may repeat of tokenizer.json.
+enum flag { // Settings that tokenizer_config.json can repeat from tokenizer.json.
     FLAG_LOWER,
     FLAG_STRIP,
     FLAG_CHINESE,
     FLAG_SPACE,
-    FLAG_SPLIT, // Special tokens inside a text are text: no tokenizer.json can say that.
+    FLAG_SPLIT, // A special token inside a text is plain text. tokenizer.json has no such setting.
     FLAG_COUNT
 };
 
@@ -36,9 +36,9 @@ struct special {
     bool present; // The file exists.
     struct end bos, eos;
     char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
-    char side; // Of truncation_side, the first letter; 0: the file does not say it.
-    bool told[FLAG_COUNT], on[FLAG_COUNT];
-    bool inputs, types; // It has model_input_names, and they have token_type_ids.
+    char side; // The first letter of truncation_side; 0: the file does not have it.
+    bool told[FLAG_COUNT], on[FLAG_COUNT]; // The file has the flag; the flag is true.
+    bool inputs, types; // The file has model_input_names; they contain token_type_ids.
     bool alone; // The file has added_tokens_decoder, so special_tokens_map.json does not count.
 };
 
@@ -299,15 +299,15 @@ static bool normalizes(const struct evq_tokenizer *tokenizer, enum evq_unicode_s
     return false;
 }
 
-/* Whether the class is one that knows no model. */
+/* Whether the tokenizer's class serves every model. */
 static bool is_general(const struct special *special)
 {
     return strcmp(special->class, "PreTrainedTokenizerFast") == 0 ||
            strcmp(special->class, "TokenizersBackend") == 0;
 }
 
-/* Transformers changes what tokenizer.json says to what tokenizer_config.json says, unless the
- * class is the general one. */
+/* Refuses a tokenizer.json that tokenizer_config.json contradicts: Transformers would follow the
+ * latter, unless the class serves every model. */
 static enum evq_status check_flags(const struct evq_tokenizer *tokenizer, struct special *special,
                                    struct evq_error *err)
 {

@@ -59,7 +59,7 @@ enum evq_status evq_native_images_open(struct evq_native_images *images,
         .channels_last = !channels_first(&dataset->inputs, patches),
         .dataset = dataset,
         .length = length,
-        // The rows of the class stay zero.
+        // The first row, that of the class, stays zero.
         .inputs = calloc(rows * (size_t)evq_patches_values(patches), sizeof(*images->inputs)),
         .tokens = calloc(rows, sizeof(*images->tokens)),
         .starts = calloc((size_t)samples + 1, sizeof(*images->starts)),

@@ -22,7 +22,7 @@
 #define EVQ_LLAMA_EXPERTS                                                                          \
     .router = "mlp.gate", .expert = "mlp.experts.", .expert_gate = "gate_proj",                    \
     .expert_up = "up_proj", .expert_down = "down_proj", EVQ_LLAMA_JOINED
-// The experts of a layer in two tensors.
+// All experts of a layer are in two tensors: gates and ups, and downs.
 #define EVQ_LLAMA_JOINED                                                                           \
     .joined_up = "mlp.experts.gate_up_proj", .joined_down = "mlp.experts.down_proj"
 
