@@ -70,7 +70,8 @@ static bool key_is(const char *key, const char *word)
 bool evq_config_is_data_path(const char *key)
 {
     return key_is(key, "inputs") || key_is(key, "labels") || key_is(key, "text") ||
-           key_is(key, "targets") || key_is(key, "tokens") || key_is(key, "tokenizer");
+           key_is(key, "targets") || key_is(key, "tokens") || key_is(key, "mask") ||
+           key_is(key, "types") || key_is(key, "tokenizer");
 }
 
 static bool is_model_path(const char *key)

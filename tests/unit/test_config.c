@@ -48,7 +48,7 @@ static const char example[] = //
     "        model: {activation: relu, layers: {first: 784}, vocab_path: tok/vocab.json}\n"
     "        data: {format: idx, inputs: mnist/t10k-images.gz, labels: /abs/labels.gz, scale: "
     "0.00392156862745098,\n"
-    "               text: 's3://bucket/x'}\n"
+    "               text: 's3://bucket/x', mask: m.npy, types: t.npy}\n"
     "        top_k: [1, 5]\n"
     "        metric_prefix: \"val/\"\n"
     "        empty:\n"
@@ -152,6 +152,8 @@ static void config_parse_reads_suites_and_evaluators(void **state)
                         "/etc/evalq/mnist/t10k-images.gz");
     assert_string_equal(option(task->data, task->data_count, "labels"), "/abs/labels.gz");
     assert_string_equal(option(task->data, task->data_count, "text"), "s3://bucket/x");
+    assert_string_equal(option(task->data, task->data_count, "mask"), "/etc/evalq/m.npy");
+    assert_string_equal(option(task->data, task->data_count, "types"), "/etc/evalq/t.npy");
     assert_string_equal(option(task->data, task->data_count, "scale"), "0.00392156862745098");
     assert_string_equal(option(task->options, task->option_count, "top_k.0"), "1");
     assert_string_equal(option(task->options, task->option_count, "top_k.1"), "5");

@@ -28,7 +28,7 @@ attention_bf16.cu~attention~kept.total[s][half] * shrink + total~kept.total[s][h
 attention_bf16.cu~attention~a[s][1] = evq_pair(left[2], left[3])~a[s][1] = evq_pair(right[0], right[1])
 attention_bf16.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b, 
 attention_bf16.cu~attention~end - key);~BLOCK);
-attention_bf16.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
+attention_bf16.cu~attention~(int64_t)(head / shape.group) * shape.step~(int64_t)(head % shape.group) * shape.step
 attention_bf16.cu~attention~ahead >= BLOCK - 1 &&~ahead >= BLOCK - 32 &&
 attention_bf16.cu~attention~ahead > -16 * STACKS &&~ahead > 0 &&
 attention_bf16.cu~attention~ahead - BLOCK + 1 < shape.window~ahead - BLOCK + 2 < shape.window
@@ -102,8 +102,8 @@ step.c~backend~product.adds = 0;~
 step.c~backend~.asked_rows = EVQ_CUDA_ASKED_ROWS~.asked_rows = (int32_t)evq_cuda_up(rows, EVQ_CUDA_ROWS)
 step.c~backend~.asked_rows = evq_cuda_score_chunk(state->plan->compute, op->n)~.asked_rows = (int32_t)evq_cuda_up(count, EVQ_CUDA_ROWS)
 run.c~backend~length - first < queries ? length - first : queries~queries
-prepare.c~checkpoints~lacked ? make_room(state, plan, err)~false ? make_room(state, plan, err)
-prepare.c~checkpoints~(void)make_room(state, plan, NULL);~
+prepare.c~checkpoints~status == EVQ_OK && lacked~false
+pipeline.c~checkpoints~(void)!evq_cuda_make_room(state, plan, NULL);~;
 prepare.c~checkpoints~status == EVQ_E_NOMEM && !lacked~false
 weights.c~checkpoints~state->weights[i].rows_put == 0 || ~
 weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
@@ -114,7 +114,7 @@ product.c~product~if (is_refusal(code) && !evq_cublas_lacks_memory()) {~if (fals
 product.c~product~if (is_refusal(code) && !evq_cublas_lacks_memory()) {~if (is_refusal(code)) {
 cublas.c~product~code != CUBLAS_ALLOC_FAILED && evq_cublas_lacks_memory()~false
 cublas.c~product~cudaMemGetInfo(&unused, &total) == cudaSuccess &&~cudaMemGetInfo(&unused, &total) != cudaErrorNotReady &&
-run.c~checkpoints~|| status == EVQ_E_NOMEM;~;
+pipeline.c~checkpoints~|| status == EVQ_E_NOMEM;~;
 put.c~checkpoints~|| status == EVQ_E_NOMEM;~;
 put.c~checkpoints~cudaStreamWaitEvent(state->copies, stage->converted, 0)~cudaSuccess
 put.c~checkpoints~cudaStreamWaitEvent(state->stream, stage->copied, 0)~cudaSuccess
@@ -123,8 +123,8 @@ put.c~checkpoints~cudaEventRecord(stage->converted, state->stream)~cudaSuccess
 put.c~put~(cudaStreamSynchronize(state->copies), "copy a weight"~(cudaSuccess, "copy a weight"
 put.c~checkpoints~(cudaStreamSynchronize(state->stream), "convert a weight"~(cudaSuccess, "convert a weight"
 put.c~put~cudaEventSynchronize(state->stages[last % EVQ_CUDA_STAGES].copied)~cudaSuccess
-run.c~checkpoints~(cudaStreamSynchronize(state->stream), "run the plan"~(cudaSuccess, "run the plan"
-run.c~checkpoints~(void)cudaStreamSynchronize(~(void)(
+pipeline.c~checkpoints~(cudaStreamSynchronize(state->stream), "run the plan"~(cudaSuccess, "run the plan"
+pipeline.c~checkpoints~(void)cudaStreamSynchronize(~(void)(
 END
 }
 
